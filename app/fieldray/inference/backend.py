@@ -26,11 +26,12 @@ from fieldray.settings import Settings
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class NetworkOutput:
-    """The output of a network for one image. The constructor raises ValueError for values that no network can give.
+    """The output of a network for one image. The constructor raises ValueError for a wrong shape, a value that is not
+    finite, or a share outside 0..1.
 
     scores      (labels,) float32 in [0, 1], in the order of the manifest's labels
-    class_maps  (labels, rows, columns) float32 logits, or None
-    features    (n,) float32, or None
+    class_maps  (labels, rows, columns) float32: logit of each label in each cell of the image; or None
+    features    (n,) float32: the feature vector for the out-of-distribution check; or None
     latency_ms  duration of the inference alone, in milliseconds
     mask        (rows, columns) float32 in [0, 1], share of visible lung, or None
     region      (rows, columns) float32 in [0, 1], share of the area where lung belongs, or None
@@ -196,7 +197,7 @@ PERMANENT_PROBLEM_CODES: Final = frozenset(
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class BackendKind:
-    """The facts about one device that the engine may use.
+    """A device that the engine may use: how to open, test and watch the device.
 
     entry            row of the device in `fieldray.backends`
     open             makes a new backend, which is not started
@@ -205,8 +206,9 @@ class BackendKind:
     watch            for a device that can be plugged in: makes the `DeviceWatcher` of the device from two functions.
                      The watch calls the first function when the device is connected, and the second function, with the
                      reason, when the device is removed
-    permanent_codes  additional codes of permanent reasons, after which the device is not started again automatically
-    absent_codes     codes of reasons that mean that the computer has no such device, which is not reported
+    permanent_codes  codes of further reasons after which the device is not started again automatically, in addition to
+                     `PERMANENT_PROBLEM_CODES`
+    absent_codes     codes of reasons that mean: the computer has no such device. These reasons are not reported
     """
 
     entry: BackendEntry

@@ -1,6 +1,6 @@
 """The Coral USB Accelerator (Edge TPU) as a backend.
 
-A child process runs the pack's compiled file, because it may crash.
+A child process runs the pack's compiled file, because the Edge TPU runtime may crash its process.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def edgetpu_kind(
     libraries
         Names of the Edge TPU runtime to try; by default the usual names on this system.
     clock
-        "max" makes the Edge TPU hot enough to burn the skin; only used if a person asks for this clock.
+        Clock speed: "std" is the normal speed. "max" is the highest speed; it makes the Edge TPU hot enough to burn
+        the skin, and is used only if a person asks for it.
     find_devices, has_board
         Functions that list the USB devices, and that return whether an Edge TPU board may be present.
     publish

@@ -323,7 +323,8 @@ class Debouncer:
     def observe(self, devices: tuple[UsbDevice, ...], now_s: float) -> ConnectionChange | None:
         """Record the devices that are present at `now_s` (monotonic clock).
 
-        Returns the change that matters, or None.
+        Returns "plugged" or "unplugged" for a connection or removal that counts, "flapping" when repeated
+        disconnections begin, else None.
         """
         if bool(devices) != self._is_seen:
             self._is_seen = bool(devices)

@@ -2,8 +2,8 @@
 
 A device that can be plugged in has a runner: a thread that starts and tests a process, and runs inputs in the process
 one by one. The device runs only the first of the open models. The CPU runs each open model, in the worker processes
-that screen whole images; the engine only queries whether these are ready (`CpuControl`). If a device fails, the worker
-process of the image runs the input. A device is prepared while other devices run images, so no image waits.
+that screen whole images. The engine only queries the workers' readiness (`CpuControl`). If a device fails, the worker
+process of the image runs the input. A device starts while other devices run images, so no image waits.
 
 When another model is opened, inputs that still wait for a device fail. All states of the runners change under one lock.
 Events are published and inputs answered after the lock is released, so that no code of a caller runs under the lock.
@@ -183,10 +183,10 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         self._is_closed = False
 
     def open(self, model: Model, *others: Model) -> None:
-        """Use these models for all images from now on. Models that are already open keep their state. Returns at once.
+        """Use `model` and `others` for all images from now on. A model that is already open keeps its state.
 
-        Devices run only the first model, because a device can load one network. The CPU runs each model. Raises
-        BackendProblem if the engine is closed.
+        Devices run only the first model, because a device can load one network. The CPU runs each model. Returns at
+        once. Raises BackendProblem if the engine is closed.
         """
         with self._changing():
             if self._is_closed:
@@ -211,8 +211,8 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
     def next_device(self, model: Model, *, is_cancelled: Callable[[], bool] = lambda: False) -> BackendName:
         """Return the device for the next image, which may be the CPU. Waits until a device is ready.
 
-        The CPU is returned while images wait for the other devices. Raises BackendProblem if the model is not open
-        (again_other_pack) or can never run. Raises Cancelled if `is_cancelled` returns True.
+        If images wait for each ready device, the last device is returned, such as the CPU. Raises BackendProblem for a
+        model that is not open (again_other_pack) or can never run. Raises Cancelled if `is_cancelled` returns True.
         """
         runner = self._next_runner(model, is_cancelled)
         return runner.name if runner else CPU.name

@@ -1,7 +1,7 @@
 """A backend whose network runs in a child process, so that native code may crash, hang or be killed.
 
 This module defines the messages to and from the child process. The code of the child is in `service`. There is no
-message to close: the child ends when its input closes.
+message that ends the child: the child ends when the parent closes the child's input.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def explain_exit(error: ChildDied | ChildTimeout, *, is_model_loaded: bool, time
 class WorkerBackend:
     """A backend (see `backend.Backend`) that runs its network in a child process, with a time limit for each answer.
 
-    entry     the device; of the pack's files, the file that the device prefers is loaded
+    entry     row of the device in `fieldray.backends`, which lists the roles of the files that the device can run
     threads   number of threads of the network on the CPU; None for one per core
     start_timeout_s, run_timeout_s
               seconds in which the child must load the network, and must run an image
@@ -143,7 +143,7 @@ class WorkerBackend:
         return self._child.is_running
 
     def start(self, model: Model) -> None:
-        """Start the child and load the model's file. Raises BackendProblem."""
+        """Start the child process, which loads the model's network file. Raises BackendProblem."""
         question = OpenRequest(
             file=np.frombuffer(model_file_for(self._entry, model), np.uint8),
             spec=NetworkSpec.from_manifest(model.manifest),
