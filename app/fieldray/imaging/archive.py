@@ -2,13 +2,13 @@
 
 Members are listed without unpacking, and are read only into memory, after every size was checked.
 
-Python's `zipfile` unpacks as many bytes as the caller requests. If more bytes than the stated size of a member were
-requested, a kilobyte might become gigabytes, so never more are requested. Members that are neither stored nor deflated
-are refused, because `zipfile` unpacks them all at once. Hardly any zip file has such members. A member's name is a
-label and never a path: nothing is written, so hostile names can do no harm.
+Python's `zipfile` unpacks as many bytes as the caller requests. A hostile member of a kilobyte may unpack to gigabytes,
+so the program never requests more bytes than the stated size of the member. Members that are neither stored nor
+deflated are refused, because `zipfile` unpacks such a member as a whole. Hardly any zip file has such members. A
+member's name is a label and never a path: nothing is written, so hostile names can do no harm.
 
-A child process searches some members at a time for images (`search`). The parent process requests further searches
-until all members are searched (`members_of`).
+A child process searches some members at a time for images (`search_members`). The parent process requests further
+searches until all members are searched (`members_of`).
 """
 
 from __future__ import annotations
@@ -293,7 +293,8 @@ def search_members(
 
     question       the zip file, and the member after which the search begins
     opener         opens the path of the zip file
-    is_own_report  returns whether the first bytes of a member are those of a report of this program, which is left out
+    is_own_report  returns whether the first bytes of a member are those of a report of this program. Such a member is
+                   left out
 
     Raises Unreadable or UnsuitableImage if the whole zip file cannot be used.
     """

@@ -66,8 +66,8 @@ class Frame:
 
     unused_low_bits  number of unused bits below the stored bits
     is_plain_grey    whether a pixel is one grey sample of 8 or 16 bits
-    padding_range    the ends of the range of values that mean "no image here", which must not be blended with other
-                     values; or None
+    padding_range    lowest and highest value that mean "no image here"; None if the file states no such range. A
+                     padding value must not be blended with other values
     frame_count      number of frames in the file
     is_rgb           whether the header says that the three samples are red, green and blue
     codestream       the codestream, whose rows and columns are those in the header; empty for uncompressed values

@@ -160,7 +160,7 @@ class DicomHeader:
     transfer_syntax   the file's real transfer syntax, even if the file states an impossible transfer syntax
     media_storage_sop_class_uid
                       from the file meta information
-    stream            the file, or the inflated data set of a deflated file; at any position
+    stream            the file, or the inflated data set of a deflated file. Seek before reading
     pixels            position of the pixel data; None if the data set ends without pixel data
     is_truncated      whether the file ended inside an element
     has_wrong_syntax  whether the file states a transfer syntax that differs from `transfer_syntax`

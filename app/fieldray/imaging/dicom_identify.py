@@ -89,8 +89,8 @@ _OLDEST_YEARS: Final = 115.0  # higher ages are placeholders for an unknown age
 def identify_dicom(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | DicomdirFound:
     """Identify a DICOM file. Returns one reference per frame, or the files that a DICOMDIR lists.
 
-    A file with too many frames gives a single reference, whose `problem` says so. Raises OSError. Raises Unreadable for
-    a damaged header, UnsuitableImage for a file without an image.
+    A file with too many frames gives a single reference, with the `problem` too_many_frames. Raises OSError. Raises
+    Unreadable for a damaged header, UnsuitableImage for a file without an image.
     """
     try:
         header = _header(stream)

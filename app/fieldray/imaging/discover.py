@@ -68,8 +68,8 @@ def discover(
     notify         receives, at the end, messages that concern no single image (own_reports, no_image_in, only_hidden,
                    bins_left_out)
 
-    Raises UsageProblem (nothing_to_screen) at once for a path that does not exist, and never because of a file's
-    content.
+    Raises UsageProblem (nothing_to_screen) at once for a path that does not exist. No content of a file raises an
+    exception: the reference of the file gets a `problem`.
     """
     for path in paths:
         if not os.path.lexists(path):

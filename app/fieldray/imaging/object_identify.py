@@ -1,7 +1,7 @@
 """Identification of a file on a server (such as an object in an S3 bucket) by its first bytes.
 
-In this module the file is called an object. A process with network access fetches the bytes and never parses any. This
-module runs in a process without network access. If the header is longer than the fetched bytes, more bytes are
+In this module the file is called an object. A process with network access fetches the bytes, but never parses them.
+This module runs in a process without network access. If the header is longer than the fetched bytes, more bytes are
 requested until the header is complete.
 """
 

@@ -6,18 +6,18 @@ read at the largest step (one pixel for step x step pixels of the file) that its
 - `BLOCK_OVERSAMPLING` times the needed size, if a lower resolution costs almost no quality: JPEG by a smaller transform
   (steps 1, 2, 4, 8), and files that must be decoded in full and are then averaged over blocks (any step);
 - `WAVELET_OVERSAMPLING` times the needed size, for JPEG 2000 and HTJ2K (steps 1, 2, 4, ..., as many as the stream has
-  levels). Each further level takes four times as long to decode. A level is low-pass filtered, not made by skipping
-  pixels.
+  levels). Each level of twice the resolution takes four times as long to decode. A level is low-pass filtered, not
+  made by skipping pixels.
 
-Some files are read in full and averaged afterwards: files with colour or a palette; streams that are tiled, have fewer
-levels or differ from their header; and wavelets with pixel padding, whose value would be blended with its neighbours.
-If the lower resolution cannot be decoded, the file is read in full resolution. Damage is then reported.
+Some files are read in full and averaged afterwards: files with colour or a palette; streams that are tiled, have too
+few levels or differ from their header; and wavelets with pixel padding, whose value would be blended with its
+neighbours. If the lower resolution cannot be decoded, the file is read in full resolution. Damage is then reported.
 
 The preprocessing averages over blocks of an equal size before it maps grey levels. Averages taken in this module are
-not rounded, so the network input does not change. JPEG and wavelets at a reduced
-resolution change the input by a fraction of a grey level. Such an image is marked as approximate. If the result of an
-approximate image is borderline, the image is read again at `FINE_DETAIL_FACTOR` times the needed size, for JPEG usually
-in full resolution. The change of the input is then a seventh as large.
+not rounded, so the network input does not change. JPEG and wavelets at a reduced resolution change the input by a
+fraction of a grey level. Such an image is marked as approximate. If the result of an approximate image is borderline,
+the image is read again at `FINE_DETAIL_FACTOR` times the needed size, for JPEG usually in full resolution. The change
+of the input is then a seventh as large.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ def target_size(spec: InputSpec, *, factor: float = 1.0) -> TargetSize:
     """Return the number of rows and columns across the whole image that a network's input needs.
 
     The rows and columns include parts of the image that are cut off before the input is made. For an input cropped to
-    the lungs, the lungs are assumed to take up `ASSUMED_LUNG_SHARE` of the image, because they are not found yet.
+    the lungs, the lungs are assumed to take up `ASSUMED_LUNG_SHARE` of the image, because the file is read before the
+    lungs are found.
 
     factor  factor by which rows and columns are multiplied
     """
@@ -116,14 +117,15 @@ def size_for_all(*specs: InputSpec, factor: float = 1.0) -> TargetSize | None:
 
 
 def size_for_crop(spec: InputSpec, box: Box, image: Image, detail: Detail) -> TargetSize | None:
-    """Return the size of the whole image at which a part of the image is fine enough for an input.
+    """Return the size to which the whole image must be read, so that a part of the image is fine enough for an input.
 
     The result is None if the image as read is already fine enough.
 
     box     the part, in pixels of the file
-    image   the image as read. If a codec reduced the image, the part needs one pixel for each input pixel
-    detail  "fine" needs `FINE_OVERSAMPLING` pixels for each input pixel, so that few results are borderline; "finer"
-            needs `FINE_DETAIL_FACTOR` pixels
+    image   the image as read
+    detail  how many pixels of the part each input pixel needs. "fine": `FINE_OVERSAMPLING`, so that few results are
+            borderline; "finer": `FINE_DETAIL_FACTOR`. Else one pixel of an image that a codec reduced, and
+            `BLOCK_OVERSAMPLING` pixels of any other image
     """
     pixels = min(box.rows / spec.height, box.columns / spec.width) / image.step
     least, wanted = (1.0, 1.0 / WAVELET_OVERSAMPLING) if image.is_approximate else (BLOCK_OVERSAMPLING, 1.0)

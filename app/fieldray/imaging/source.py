@@ -307,10 +307,10 @@ _ENDING: Final = re.compile(r"(?<=.)(\.[a-z][a-z0-9]{0,4})?(;[0-9]+)?$")  # an e
 
 
 def find_file_any_case(folder: Path, components: Sequence[str], names: CaseInsensitiveNames) -> Path | None:
-    """Return the path of a file that a DICOMDIR lists, in upper or lower case (PS3.10 8.2).
+    """Return the path of a file that a DICOMDIR lists, even if upper and lower case differ (PS3.10 8.2).
 
-    Returns None for a name with "..", with forbidden characters, with too many parts, or without any part. Some discs
-    use another path separator, or have files with an extension that the index leaves out.
+    Returns None for a path with "..", with forbidden characters, with too many parts, or without any part. Some discs
+    use another path separator, or have files with an extension that the DICOMDIR leaves out.
 
     folder      the folder of the DICOMDIR
     components  the parts of the path in the DICOMDIR

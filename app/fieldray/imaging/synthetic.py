@@ -46,7 +46,7 @@ class _Grid:
 
 
 def chest_phantom(rows: int, columns: int, seed: int, *, abnormal: bool) -> NDArray[np.uint16]:
-    """Draw a radiograph-like image of 12 bits, 0 is air: uint16 (rows, columns).
+    """Draw an image like a chest radiograph: uint16 (rows, columns), values of 12 bits, 0 for air.
 
     Equal arguments give equal images. The drawing scales with the size.
 
