@@ -146,7 +146,7 @@ class _Part(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class PackFile(_Part, frozen=True, kw_only=True):
-    """An entry for one file of the pack."""
+    """An entry for one file of the pack: its name, its size in bytes, and its SHA-256 (hex)."""
 
     name: _FileName
     size_bytes: Annotated[int, Meta(ge=1, le=2**40)]
@@ -190,7 +190,8 @@ class ClassNames(_Part, frozen=True, kw_only=True):
 def class_names_problem(names: Mapping[str, Mapping[str, str]]) -> tuple[str, str] | None:
     """Return the problem if a pack's name of a class can be confused with the name of another class; else None.
 
-    The problem is (the pack's class, a phrase that says what is wrong with the name of the class).
+    The problem is (the class, a phrase that names both texts), for example ("normal", "must not be Abn0rmal, which
+    looks like the name of another class of the program: Abnormal").
 
     names  names of the pack's own classes, by class and language. A name must not look like the name of the pack's
            other class, or like a name that the program uses for another class
@@ -234,10 +235,12 @@ class EstimateNumbers(_Part, frozen=True, kw_only=True):
 
 
 class Point(_Part, frozen=True, kw_only=True):
-    """An operating point.
+    """An operating point: thresholds of the score of one label, with the measured sensitivity and specificity.
 
-    A score below `unsure_low` gives the decision *below*, a score of `unsure_high` or more *above*, and a score between
-    *unsure*.
+    score                                      decision
+    below `unsure_low`                         *below*
+    from `unsure_low` to below `unsure_high`   *unsure*
+    `unsure_high` or more                      *above*
     """
 
     name: Annotated[str, Meta(max_length=64, pattern=POINT_NAME_PATTERN)]
@@ -384,7 +387,8 @@ def pack_kind_of(found: PackManifest) -> PackKind:
 def domain_manifest(found: AnyManifest, *, ood_gate: OutOfDistributionCheck | None = None) -> Manifest:
     """Convert the content of a manifest file to a `Manifest`.
 
-    The checks of a lung-field pack become its labels. Raises PackProblem("pack_manifest") for values without meaning.
+    The checks of a lung-field pack become its labels. Raises PackProblem("pack_manifest") if values contradict each
+    other, such as a threshold outside its zone.
 
     ood_gate  the out-of-distribution check, whose arrays are read from other files
     """

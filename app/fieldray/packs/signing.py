@@ -5,8 +5,8 @@ signature over the bytes of `manifest.json`. Exactly one form is valid, byte for
 change unnoticed. A key is identified by its fingerprint: SHA-256 of the raw public key, as 16 groups of 4 hexadecimal
 digits joined by hyphens.
 
-`pack_trust.json` in the user's data folder has three records: the keys that a person trusts, the highest version of
-each pack that ran on this computer, by key, and the content of each version at its last run.
+`pack_trust.json` in the user's data folder has three records: the keys that a person trusts; for each key and pack, the
+highest version that ran on this computer; for each key and version of a pack, SHA-256 of the manifest at the last run.
 
 A missing file means a first start. An unreadable file never counts as empty, because an older pack could then pass for
 a new pack. Every operation that needs the file is refused, with the file's path, until a person repairs or deletes the

@@ -59,8 +59,9 @@ class SitePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     images, patients          number of images with which the point was chosen, and number of their patients
     chosen_by                 the person who confirmed the point
     chosen_on                 the day, YYYY-MM-DD
-    counted                   the unit that sensitivity and specificity count
-    refers                    the rule for referral in sensitivity and specificity (see `audit.units.CountingRule`)
+    counted                   the unit of which sensitivity and specificity are shares: "image", "exam" or "patient"
+    refers                    the lowest score that counts as referred in sensitivity and specificity: "above" for the
+                              threshold, "unsure" for `unsure_low` (see `audit.units.CountingRule`)
     """
 
     name: Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9-]{0,39}$")]

@@ -333,8 +333,8 @@ def write_folder(folder: Path, *, contents: Mapping[str, bytes]) -> Path:
 
     contents  content of each file, by file name
 
-    Raises StorageProblem. Raises PackProblem if the folder contains anything else (pack_in_the_way), or if the files
-    are no valid pack.
+    Raises StorageProblem. Raises PackProblem if the folder contains anything but a pack signed by this key
+    (pack_in_the_way), or if the files are no valid pack.
     """
     try:
         _refuse_others(folder, signing.verify(contents[MANIFEST_NAME], signature=contents[SIGNATURE_NAME]))
@@ -427,10 +427,10 @@ LEGACY_MANIFEST: Final = Manifest(
 
 
 def uninstalled_manifest(trust: Trust) -> Manifest | None:
-    """Return the manifest of a pack that is no longer installed; None if the program does not know the manifest.
+    """Return the manifest of a pack that is no longer on this computer; None if the manifest is lost with the pack.
 
-    Only the manifest of legacy models (see the module) is known: all legacy models share one manifest, which is part of
-    the program.
+    Only the manifest of a legacy model (see the module) is returned, because that manifest is part of the program. All
+    legacy models share one manifest.
 
     trust  how the pack was trusted; "legacy" for a legacy model
     """
