@@ -187,7 +187,7 @@ class MeasurementSize:
 class BenchmarkCase:
     """A model on a backend, to be timed.
 
-    name      unique within a benchmark
+    name      name of the case for a person; no other case of the benchmark has this name
     priority  scheduling priority of the backend's process
     details   descriptions of the backends that ran the case, such as device and library version; filled while the case
               runs

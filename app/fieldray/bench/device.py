@@ -5,8 +5,9 @@ bench device  each pack on each backend, with and without reading the file; the 
 bench host    the gain from threads, number format and other devices on this computer
 bench load    the slowdown while other programs work (module `load`)
 
-Method 3 of V. Taran's dissertation (2022) found a factor of up to 8.66 between the best and the worst host. Settings
-that a command can change are measured against the simplest variant. Other settings are only listed in the report.
+Method 3 of V. Taran's dissertation (2022) found that the best host runs a network up to 8.66 times as fast as the worst
+host. Settings that a command can change are measured against the simplest variant. Other settings are only listed in
+the report.
 
 Every repetition runs in fresh processes, so that iteration 1 includes the start-up cost. The repetitions of all
 compared cases are interleaved, so that other load on the machine affects all cases equally.
@@ -163,7 +164,7 @@ def measure(
 ) -> tuple[Measurement, ...]:
     """Time every case on its images, in each scope and under each load, with interleaved repetitions.
 
-    cases   for each case the images to run
+    cases   the images on which each case is timed
     effort  number of repetitions, and number of images in each repetition
     notify  receives a line of progress at the start of each round
 

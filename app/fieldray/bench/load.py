@@ -2,7 +2,8 @@
 
 The load levels are those of figures 4.24 to 4.28 of V. Taran's dissertation (2022): no load, a user at work (40 %),
 60 % and 100 % on every core. Child processes of the command make the load. The operating system's counters measure the
-load that was really reached. An increase compares only times of a single round.
+load that was really reached. The time under load is compared with the time without load in the same round, because
+other programs change little within a round.
 """
 
 from __future__ import annotations
@@ -54,10 +55,10 @@ LOAD_STUDY_OPTIONS: Final = MeasureOptions(
 
 
 def load_study_cases(model: Model, *, cores: int) -> tuple[BenchmarkCase, ...]:
-    """Return the ways to run a model that `bench load` compares.
+    """Return the cases that `bench load` compares, each with one model.
 
-    The ways are: one CPU thread, all CPU threads, raised and lowered priority, and each accelerator. Load slows some of
-    these ways more than others.
+    The cases are: one CPU thread, all CPU threads, raised priority, lowered priority, and each accelerator. Load slows
+    some cases more than others.
     """
     plain = (cpu_case(model), cpu_case(model, cores))[: 1 + (cores > 1)]
     moved = (cpu_case(model, priority="raised"), cpu_case(model, priority="lowered"))

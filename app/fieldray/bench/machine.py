@@ -298,7 +298,7 @@ def parallel_load(level: LoadLevel, *, cores: int) -> Iterator[tuple[psutil.Proc
 
 
 def measure_cpu_load(processes: Sequence[psutil.Process], *, cores: int, within_s: float) -> MeasuredLoad:
-    """Wait `within_s` seconds, and return the CPU load during that time.
+    """Return the CPU load during the next `within_s` seconds. The call takes as long.
 
     processes  the processes that make the load; if empty, `MeasuredLoad.made` is 0
     cores      number of cores
