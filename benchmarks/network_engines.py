@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.processes.child import Call, handler_of
+from fieldray.processes.child import Call, make_message_handler
 from fieldray_adapt.networks.specification import Specification
 
 # A function from a batch of images (n, rows, columns, channels) uint8 to the compared output (n, m).
@@ -270,4 +270,4 @@ ENGINES: Final[Mapping[str, Callable[[OpenRequest], tuple[str, Infer]]]] = {
 """Functions that open an engine, by name of the engine. Each returns its name and version, and an `Infer` function."""
 
 _service: Final = NetworkService()
-handle: Final = handler_of((OPEN, _service.open), (RUN, _service.run))
+handle: Final = make_message_handler((OPEN, _service.open), (RUN, _service.run))

@@ -124,7 +124,7 @@ class FakeReaders:
             raise Unreadable(reason("missing"))
         return hash_of(ref), b""
 
-    def stamp_with(self, stamps: FileStamper) -> None:
+    def set_stamper(self, stamps: FileStamper) -> None:
         """Do nothing, because no file is read."""
 
     def abort_calls(self) -> None:

@@ -102,7 +102,7 @@ if __name__ == "__main__":
         if call == "look":
             read(message)
         if call == "run" or (call == "look" and value[0]["classifier_location"] == "here"):
-            serving.announce("inference")
+            serving.announce_stage("inference")
             os.abort()
         return handle(message)
 
@@ -113,7 +113,7 @@ if __name__ == "__main__":
         if message.body["call"] == "look" and any(
             one["pack_number"] and one["classifier_location"] == "here" for one in message.body["value"]
         ):
-            serving.announce("inference")
+            serving.announce_stage("inference")
             os.abort()
         return handle(message)
 

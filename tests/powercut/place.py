@@ -118,9 +118,9 @@ class Place:
             discover=lambda is_known: (ref for ref in self.refs() if not stamping.is_known(ref, is_known)),
             estimate_count=lambda gives_up: len(NAMES),
             hash_file=lambda ref: (outcome_of(ref).facts.content_sha256, stamping.of(ref)),
-            stamp_with=stamping.begin,
+            set_stamper=stamping.begin,
             screen=lambda ref, _wanted: [stamping.stamped(outcome_of(ref))],
-            release=lambda: None,
+            end_processes=lambda: None,
         )
         statistics = Statistics(load=lambda: (0.0, 0.0))
         return Batch(

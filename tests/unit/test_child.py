@@ -16,7 +16,7 @@ import pytest
 from fieldray.errors import FieldrayError, Unreadable
 from fieldray.paths import child_command
 from fieldray.processes.child import Child, ChildDied, ChildTimeout
-from fieldray.processes.serving import PARENT_VARIABLE
+from fieldray.processes.serving import PARENT_PID_VARIABLE
 from fieldray.processes.wire import Message
 from fieldray.reasons import reason
 from strange_services import command, strange
@@ -250,7 +250,7 @@ def test_a_child_outlives_the_thread_that_started_it() -> None:
 
 @posix_only
 def test_a_child_whose_parent_is_already_dead_does_not_start() -> None:
-    environment = {**os.environ, PARENT_VARIABLE: "1"}
+    environment = {**os.environ, PARENT_PID_VARIABLE: "1"}
     command = child_command("fieldray.bench.machine:handle")
     process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin and process.stdout

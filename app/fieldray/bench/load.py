@@ -43,8 +43,8 @@ from fieldray.packs.library import PackLibrary
 from fieldray.paths import data_folder, scratch_folder
 from fieldray.persistence import require_regular_file, write_atomically
 from fieldray.process_environment import usable_cores
-from fieldray.processes.child import Call, Child, handler_of
-from fieldray.processes.serving import announce
+from fieldray.processes.child import Call, Child, make_message_handler
+from fieldray.processes.serving import announce_stage
 from fieldray.reasons import Reason
 from fieldray.typed_json import parse_json
 
@@ -281,7 +281,7 @@ def _study(of: tuple[Path, str]) -> StoredLoadStudy:
     steps = itertools.count(1)
 
     def notify(_: str) -> None:
-        announce(f"{next(steps)}/{_STUDY_EFFORT.repeats * len(LOAD_LEVELS)}")
+        announce_stage(f"{next(steps)}/{_STUDY_EFFORT.repeats * len(LOAD_LEVELS)}")
 
     with scratch_folder() as synthetic_folder, open_one_worker() as decoders:
         images = read_images(
@@ -295,4 +295,4 @@ def _study(of: tuple[Path, str]) -> StoredLoadStudy:
     return study
 
 
-handle: Final = handler_of((RUN_LOAD_STUDY, _study))
+handle: Final = make_message_handler((RUN_LOAD_STUDY, _study))

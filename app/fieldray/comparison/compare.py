@@ -64,7 +64,7 @@ from fieldray.domain.comparison import (
 )
 from fieldray.domain.image import Box
 from fieldray.domain.mask import Mask, components
-from fieldray.processes.child import Call, handler_of
+from fieldray.processes.child import Call, make_message_handler
 from fieldray.reasons import Reason, reason
 
 _COARSE: Final = 4  # side, in pixels of the frame, of one pixel of the coarse image
@@ -597,4 +597,4 @@ class CompareRequest:
 
 
 COMPARE: Final = Call("compare", CompareRequest, PairComparison)
-handle: Final = handler_of((COMPARE, lambda pair: compare(pair.prior, pair.current)))
+handle: Final = make_message_handler((COMPARE, lambda pair: compare(pair.prior, pair.current)))

@@ -41,7 +41,7 @@ from fieldray.inference.worker import DelegateSpec, WorkerBackend
 from fieldray.paths import data_folder
 from fieldray.persistence import FileLock, LockHeldError
 from fieldray.process_environment import Priority
-from fieldray.processes.child import ChildDied, ChildTimeout, handler_of
+from fieldray.processes.child import ChildDied, ChildTimeout, make_message_handler
 from fieldray.reasons import Reason, reason
 
 # The library built for "max" runs at the highest clock unless an option lowers it. The library built for "std" never
@@ -311,7 +311,7 @@ def _answer(libraries: Sequence[str]) -> RuntimeReport:
     return RuntimeReport(library=library.name, runtime_version=version, devices=devices)
 
 
-handle: Final = handler_of((QUERY_RUNTIME, _answer))  # runs in a child process that answers one question
+handle: Final = make_message_handler((QUERY_RUNTIME, _answer))  # runs in a child process that answers one question
 
 
 # ---- Facts that edgetpu_compiler stored in a TensorFlow Lite file, read from the bytes without a runtime.

@@ -13,7 +13,7 @@ from fieldray.errors import BackendProblem
 from fieldray.inference.backend import NetworkOutput
 from fieldray.inference.litert import Network, load_runtime, memory_problem
 from fieldray.inference.worker import OPEN_NETWORK, RUN_NETWORK, InferRequest, OpenRequest
-from fieldray.processes.child import handler_of
+from fieldray.processes.child import make_message_handler
 
 
 class Service:
@@ -65,4 +65,4 @@ with contextlib.suppress(BackendProblem):
     load_runtime()
 
 _service: Final = Service()
-handle: Final = handler_of((OPEN_NETWORK, _service.open), (RUN_NETWORK, _service.run))
+handle: Final = make_message_handler((OPEN_NETWORK, _service.open), (RUN_NETWORK, _service.run))

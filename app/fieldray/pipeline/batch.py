@@ -189,23 +189,23 @@ class Batch:
         try:
             with open_store(self._database, self._publish) as store:
                 self._screen_into(store)
-            self._note_doubts()
+            self._add_pack_warnings()
         except FieldrayError as problem:
             self._break_off(problem.reason)
         except Exception as error:
             log.exception("the batch thread failed")
             self._break_off(reason_of_unexpected(error))
         finally:
-            self._ports.release()
+            self._ports.end_processes()
         self._enter(self._end_state, *self._notes)
 
-    def _note_doubts(self) -> None:
+    def _add_pack_warnings(self) -> None:
         """Add warnings about drift and shared identifiers to the pack notes of a finished run."""
         if self._end_state != "finished":
             return
         try:
             self._pack_notes = tuple(
-                (*notes, *pack.warnings(PackOfRun(self.run_id, position)))
+                (*notes, *pack.find_warnings(PackOfRun(self.run_id, position)))
                 for position, (pack, notes) in enumerate(zip(self._ports.packs, self._pack_notes, strict=True))
             )
         except Exception:
@@ -225,7 +225,7 @@ class Batch:
         keeps = self._ports.keeps_previews
         self._recorder = RunRecorder(self.spec, run_id, last_row=last_row, keeps_previews=keeps, watches=watches)
         self._stamps = FileStamper(store.stamp_key())
-        self._ports.stamp_with(self._stamps)
+        self._ports.set_stamper(self._stamps)
         with ResultQuery(self._database) as query:
             known = ResultsByContent(ports=self._ports, last_result_id=last_answer, query=query)
             self._by_content = known if takes_over else None
@@ -260,7 +260,7 @@ class Batch:
                 raise
             finally:
                 if self.is_cancelled:
-                    self._ports.release()
+                    self._ports.end_processes()
 
     def _collect(self, store: ResultStore, recorder: RunRecorder) -> None:
         """Save and publish every image as soon as its outcomes arrive."""
@@ -508,9 +508,9 @@ def make_batch(
         search_problems=lambda: noticed,
         estimate_count=lambda is_cancelled: count_files(paths, is_cancelled=is_cancelled),
         hash_file=workers.hash_file,
-        stamp_with=workers.stamp_with,
+        set_stamper=workers.set_stamper,
         screen=lambda ref, wanted: screen(ref, [setups[number] for number in wanted]),
-        release=release,
+        end_processes=release,
         keeps_previews=options.keeps_previews,
         resume_options=options.resume_options,
         watch=watch,

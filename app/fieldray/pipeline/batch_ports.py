@@ -34,7 +34,7 @@ class RunPack:
 
     spec                      description of the pack, as stored with the run
     check_header              function that returns the reason to refuse an image with this header, or None
-    warnings                  function that returns warnings about the pack's results, called when all results are
+    find_warnings             function that returns warnings about the pack's results, called when all results are
                               stored
     reusable_settings_hashes  settings hashes (`PackSpec.settings_hash`) whose stored results are reused from earlier
                               runs; if empty, only the hash of `spec`
@@ -42,7 +42,7 @@ class RunPack:
 
     spec: PackSpec
     check_header: Callable[[ImageHeader], Reason | None]
-    warnings: Callable[[PackOfRun], Sequence[Reason]] = lambda _pack: ()
+    find_warnings: Callable[[PackOfRun], Sequence[Reason]] = lambda _pack: ()
     reusable_settings_hashes: Sequence[str] = ()
 
     @classmethod
@@ -56,12 +56,12 @@ class RunPack:
         return cls(
             spec=pack_spec(setup),
             check_header=partial(check_header, rules=model.manifest.accepted, finds_lungs=bool(model.lungs)),
-            warnings=partial(_doubts, database, model.manifest),
+            find_warnings=partial(_find_warnings, database, model.manifest),
             reusable_settings_hashes=setup.reusable_settings_hashes,
         )
 
 
-def _doubts(database: Path, manifest: Manifest, pack: PackOfRun) -> tuple[Reason, ...]:
+def _find_warnings(database: Path, manifest: Manifest, pack: PackOfRun) -> tuple[Reason, ...]:
     from fieldray.pipeline.run_warnings import warnings_of_run  # a slow import, needed only at the end of a run
     from fieldray.store.work_list import HistoryQuery
 
@@ -107,10 +107,10 @@ class BatchPorts:
                      if there are no more images at the moment
     estimate_count   returns a quick estimate of the number of images; stops early when the given function returns True
     hash_file        returns the SHA-256 (hexadecimal) and the stamp of an image's file; raises OSError, FieldrayError
-    stamp_with       sets the secret key from which stamps of the files are made (see `imaging.source`)
+    set_stamper      sets the secret key from which stamps of the files are made (see `imaging.source`)
     screen           returns an image's outcomes by the packs with these numbers; raises Cancelled, or a FieldrayError
                      that ends the run
-    release          ends the processes of `screen` at once, also during a call; may be called twice
+    end_processes    ends the processes of `screen` at once, also during a call; may be called twice
     search_problems  returns problems of the search that concern no single image; called after the search
     keeps_previews   whether small previews of the images are stored
     resume_options   rules for reusing results of earlier runs
@@ -123,9 +123,9 @@ class BatchPorts:
     discover: Callable[[IsKnown], Iterator[ImageRef | None]]
     estimate_count: Callable[[Callable[[], bool]], int]
     hash_file: Callable[[ImageRef], tuple[str, bytes]]
-    stamp_with: Callable[[FileStamper], None]
+    set_stamper: Callable[[FileStamper], None]
     screen: Callable[[ImageRef, Sequence[int]], Sequence[Outcome]]
-    release: Callable[[], None]
+    end_processes: Callable[[], None]
     search_problems: Callable[[], Sequence[Reason]] = tuple
     keeps_previews: bool = True
     resume_options: ResumeOptions = field(default_factory=ResumeOptions)

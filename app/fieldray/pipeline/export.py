@@ -23,8 +23,8 @@ from fieldray.paths import data_folder
 from fieldray.persistence import remove_unfinished_files
 from fieldray.pipeline.run_warnings import warnings_of_run
 from fieldray.process_environment import lower_priority
-from fieldray.processes.child import Call, Child, handler_of
-from fieldray.processes.serving import announce
+from fieldray.processes.child import Call, Child, make_message_handler
+from fieldray.processes.serving import announce_stage
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import (
     DEFAULT_REPORT_OPTIONS,
@@ -284,7 +284,7 @@ def _read(workers: Workers, side: int, result: StoredResult) -> tuple[StoredResu
     if outcome.ref.problem is not None or not outcome.facts.content_sha256:
         return result, outcome.ref.problem or reason("missing")
     try:
-        return result, workers.read_shown(outcome.ref, side=side, content_sha256=outcome.facts.content_sha256)
+        return result, workers.read_display_image(outcome.ref, side=side, content_sha256=outcome.facts.content_sha256)
     except InputProblem as error:
         return result, error.reason
 
@@ -458,7 +458,7 @@ def _export(order: ExportCall) -> ExportResult:
         nonlocal step
         if (reached := _STEPS * done // max(1, total)) > step:
             step = reached
-            announce(f"{done}/{total}")
+            announce_stage(f"{done}/{total}")
 
     request = ExportRequest(
         database=order.database,
@@ -484,4 +484,4 @@ def _export(order: ExportCall) -> ExportResult:
     return ExportResult(written=written, notes=tuple(notes))
 
 
-handle: Final = handler_of((EXPORT, _export))
+handle: Final = make_message_handler((EXPORT, _export))

@@ -2,8 +2,8 @@
 
 Decoders and networks run in child processes. So native code that crashes, hangs or takes all memory costs one image,
 never the program. A child process is started as `fieldray.processes.child_main MODULE:FUNCTION`. The function takes a
-`Message` and returns the answer as a `Message`; `handler_of` makes such a function. `serving` contains the code of the
-child process.
+`Message` and returns the answer as a `Message`; `make_message_handler` makes such a function. `serving` contains the
+code of the child process.
 
 A child process ends when its standard input closes or its parent ends. Before the first message a child process reports
 that it is ready. If it ends before this report, the computer is the cause, not an image or a model.
@@ -34,14 +34,14 @@ from fieldray import errors
 from fieldray.errors import FieldrayError, reason_of_unexpected, resource_problem
 from fieldray.paths import child_command
 from fieldray.processes.serving import (
-    MEMORY_VARIABLE,
-    PARENT_VARIABLE,
-    QUESTION,
-    READY,
-    STAGE,
+    MEMORY_LIMIT_VARIABLE,
+    PARENT_PID_VARIABLE,
+    QUESTION_KEY,
+    READY_MESSAGE,
+    STAGE_KEY,
     Handler,
     ask_parent,
-    error_message,
+    encode_error,
 )
 from fieldray.processes.wire import INVALID_MESSAGE_ERRORS, Message, read_message, write_message
 from fieldray.reasons import Reason, reason
@@ -273,21 +273,21 @@ class Child:
         """
         requests, answers = cast("BinaryIO", life.process.stdin), cast("BinaryIO", life.process.stdout)
         if not self._is_ready:
-            self._is_ready = (hello := read_message(answers)) is not None and hello.body == READY.body
+            self._is_ready = (hello := read_message(answers)) is not None and hello.body == READY_MESSAGE.body
         if not self._is_ready:
             return None
         write_message(requests, message)
         for _ in range(_MAX_STAGES):
             answer = read_message(answers)
-            if answer is None or not ({STAGE, QUESTION} & answer.body.keys()):
+            if answer is None or not ({STAGE_KEY, QUESTION_KEY} & answer.body.keys()):
                 return answer
-            if STAGE in answer.body:
-                self.stage = str(answer.body[STAGE])
+            if STAGE_KEY in answer.body:
+                self.stage = str(answer.body[STAGE_KEY])
             elif reply is None:
                 return None
             else:
                 life.deadline.end()
-                write_message(requests, _replied(reply, Message(answer.body[QUESTION], answer.arrays)))
+                write_message(requests, _replied(reply, Message(answer.body[QUESTION_KEY], answer.arrays)))
             life.deadline.begin(timeout_s)
         return None
 
@@ -338,10 +338,10 @@ class Child:
 
     def _born(self) -> subprocess.Popen[bytes]:
         own = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}  # cloud storage keys
-        environment = {**own, **_ONE_THREAD, **_KEPT_MEMORY, PARENT_VARIABLE: str(os.getpid())}
-        environment.pop(MEMORY_VARIABLE, None)
+        environment = {**own, **_ONE_THREAD, **_KEPT_MEMORY, PARENT_PID_VARIABLE: str(os.getpid())}
+        environment.pop(MEMORY_LIMIT_VARIABLE, None)
         if self._memory_limit_mb:
-            environment[MEMORY_VARIABLE] = str(self._memory_limit_mb)
+            environment[MEMORY_LIMIT_VARIABLE] = str(self._memory_limit_mb)
         return subprocess.Popen(
             self._command(self._service),
             stdin=subprocess.PIPE,
@@ -362,7 +362,7 @@ def _replied(reply: Handler, question: Message) -> Message:
     try:
         return reply(question)
     except FieldrayError as error:
-        return error_message(error)
+        return encode_error(error)
     except INVALID_MESSAGE_ERRORS as error:
         raise ValueError("a question that makes no sense") from error
 
@@ -427,8 +427,8 @@ class Call(Generic[Q, A]):
         """Start a child process, call this function in the child process, and return the result.
 
         progress   function called with (done, total) for each stage that the child process announces as
-                   `announce("3/12")`. An exception raised in this function cancels the call, and the child process is
-                   killed
+                   `announce_stage("3/12")`. An exception raised in this function cancels the call, and the child
+                   process is killed
         timeout_s  time limit in seconds, for each stage
 
         Raises EnvironmentProblem if no child process can be started, FieldrayError if the child process ended without
@@ -461,7 +461,7 @@ class Call(Generic[Q, A]):
         return decode_message(message, self.response_type)
 
 
-def handler_of(*calls: tuple[Call[Any, Any], Callable[[Any], Any]]) -> Handler:
+def make_message_handler(*calls: tuple[Call[Any, Any], Callable[[Any], Any]]) -> Handler:
     """Return a function that answers the messages of another process by calling one of several functions.
 
     calls  pairs of a call and the function that computes the answer to the call's question

@@ -24,11 +24,11 @@ from fieldray.reasons import reason
 log = logging.getLogger(__name__)
 
 Handler = Callable[[Message], Message]
-MEMORY_VARIABLE: Final = "FIELDRAY_CHILD_MEMORY_MB"
-PARENT_VARIABLE: Final = "FIELDRAY_CHILD_PARENT"
-READY: Final = Message({"ready": True})
-STAGE: Final = "stage"
-QUESTION: Final = "question"
+MEMORY_LIMIT_VARIABLE: Final = "FIELDRAY_CHILD_MEMORY_MB"
+PARENT_PID_VARIABLE: Final = "FIELDRAY_CHILD_PARENT"
+READY_MESSAGE: Final = Message({"ready": True})
+STAGE_KEY: Final = "stage"
+QUESTION_KEY: Final = "question"
 _PR_SET_PDEATHSIG: Final = 1
 _requests: BinaryIO | None = None
 _answers: BinaryIO | None = None
@@ -55,20 +55,20 @@ def serve(service: str, *, package: str = "fieldray") -> int:
         if number != signal.SIGTERM:
             signal.signal(number, signal.SIG_IGN)
     handle: Handler = getattr(importlib.import_module(module_name), function_name)
-    write_message(answers, READY)
+    write_message(answers, READY_MESSAGE)
     while (message := read_message(requests)) is not None:
         write_message(answers, _answer(handle, message))
     return 0
 
 
-def announce(stage: str) -> None:
+def announce_stage(stage: str) -> None:
     """Report to the parent process that a stage of the work begins.
 
     The time limit starts again, and an error message about a lost child process names the stage. Without a parent
     process this function does nothing.
     """
     if _answers is not None:
-        write_message(_answers, Message({STAGE: stage}))
+        write_message(_answers, Message({STAGE_KEY: stage}))
 
 
 def ask_parent(question: Message) -> Message:
@@ -80,7 +80,7 @@ def ask_parent(question: Message) -> Message:
     """
     if _requests is None or _answers is None:
         raise ValueError("no parent is served")
-    write_message(_answers, Message({QUESTION: question.body}, question.arrays))
+    write_message(_answers, Message({QUESTION_KEY: question.body}, question.arrays))
     answer = read_message(_requests)
     if answer is None:
         raise EOFError("the parent is gone")
@@ -91,13 +91,13 @@ def _answer(handle: Handler, message: Message) -> Message:
     try:
         return handle(message)
     except FieldrayError as error:
-        return error_message(error)
+        return encode_error(error)
     except MemoryError:
-        return error_message(Unreadable(reason("memory", limit_mb=memory_limit_mb())))
+        return encode_error(Unreadable(reason("memory", limit_mb=memory_limit_mb())))
     except Exception as error:
         logging.basicConfig(level=logging.INFO)
         log.exception("child service failed")
-        return error_message(FieldrayError(reason("internal", detail=f"{type(error).__name__}: {error}")))
+        return encode_error(FieldrayError(reason("internal", detail=f"{type(error).__name__}: {error}")))
 
 
 def _private_streams() -> tuple[BinaryIO, BinaryIO]:
@@ -119,7 +119,7 @@ def memory_limit_mb() -> int | None:
 
     The limit is that of the parent process, or a smaller limit of the system.
     """
-    own = int(os.environ.get(MEMORY_VARIABLE) or 0) or None
+    own = int(os.environ.get(MEMORY_LIMIT_VARIABLE) or 0) or None
     if sys.platform == "win32":
         return own
     import resource
@@ -134,12 +134,12 @@ def _limit_memory() -> None:
 
     A smaller limit of the system or of the user's shell stays in force.
     """
-    if not os.environ.get(MEMORY_VARIABLE):
+    if not os.environ.get(MEMORY_LIMIT_VARIABLE):
         return
     limit_mb = memory_limit_mb()
     assert limit_mb is not None
     if sys.platform == "win32":
-        _join_job(job_limits(limit_mb))
+        _join_job(windows_job_limits(limit_mb))
     else:
         import resource
 
@@ -155,7 +155,7 @@ def _end_with_parent() -> None:
     """
     if sys.platform == "win32":  # on Windows, closing standard input ends the child
         return
-    parent = int(os.environ.get(PARENT_VARIABLE) or 0) or os.getppid()
+    parent = int(os.environ.get(PARENT_PID_VARIABLE) or 0) or os.getppid()
     if sys.platform == "linux":
         # The kernel ends this process with its parent, even while it is stopped and no code of its own can run. The
         # signal comes when the thread that started this process ends, which is why `child.Child` starts it from a
@@ -176,7 +176,7 @@ def _exit_if_orphaned(parent: int) -> None:
         os._exit(1)
 
 
-def error_message(error: FieldrayError) -> Message:
+def encode_error(error: FieldrayError) -> Message:
     """Encode an error as a message, which the receiving process turns into an exception."""
     kind, code, parameters = type(error).__name__, error.reason.code, [list(pair) for pair in error.reason.parameters]
     return Message({"raised": {"kind": kind, "code": code, "parameters": parameters}})
@@ -217,7 +217,7 @@ class _ExtendedLimits(ctypes.Structure):
     )
 
 
-def job_limits(limit_mb: int) -> _ExtendedLimits:
+def windows_job_limits(limit_mb: int) -> _ExtendedLimits:
     """Return the Windows structure that limits each process of a job to `limit_mb` megabytes of memory.
 
     With this structure, the processes of the job also end when the last handle to the job is closed.

@@ -38,8 +38,8 @@ from fieldray.imaging.whole_file import hash_file
 from fieldray.inference.backend import NetworkOutput, run_self_test
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
 from fieldray.process_environment import lower_priority
-from fieldray.processes.child import handler_of
-from fieldray.processes.serving import announce
+from fieldray.processes.child import make_message_handler
+from fieldray.processes.serving import announce_stage
 from fieldray.reasons import Reason, reason
 from fieldray.workers import calls
 
@@ -235,7 +235,7 @@ class ImageWorker:
         classifier = self._packs[question.pack_number].classifier if self._packs else None
         if classifier is None:
             raise ValueError("no classifier is loaded")
-        announce("inference")
+        announce_stage("inference")
         return classifier.network.run(question.values)
 
     def _analyse_view(self, view: _PackAnalysis) -> None:
@@ -337,8 +337,8 @@ class ImageWorker:
             reading = shared.readings.get(needed)
             if reading is None:
                 if shared.readings:
-                    announce("decode")
-                image = with_default_window(shared.file.decode_image(needed))
+                    announce_stage("decode")
+                decode_image = with_default_window(shared.file.decode_image(needed))
                 upright = image.corrected(view.question.ref.turn)
                 reading = _Reading(image, upright, time.perf_counter() - began_s)
                 shared.readings[needed] = reading
@@ -388,7 +388,7 @@ class ImageWorker:
         if classifier is None or values is None:
             return False
         view.result = replace(view.result, values=None)
-        announce("inference")
+        announce_stage("inference")
         ran = calls.DeviceRunResult()
         if view.question.classifier_location == "elsewhere":
             try:
@@ -421,7 +421,7 @@ def find_lungs_in_image(
     spec, rules, (rows, columns) = finder.manifest.input, finder.manifest.lung_rules, image.size
     assert rules
     tensor = to_network_input(image, spec)
-    announce("lungs")
+    announce_stage("lungs")
 
     def ask(values: NDArray[np.uint8]) -> LungNetworkOutput:
         found = run(values[0])
@@ -478,7 +478,7 @@ def _analyse_for_each(questions: Sequence[calls.AnalyseRequest]) -> tuple[calls.
     return seen
 
 
-handle: Final = handler_of(
+handle: Final = make_message_handler(
     (calls.LOAD, _worker.load),
     (calls.ANALYSE, _analyse_for_each),
     (calls.RUN, _worker.run),

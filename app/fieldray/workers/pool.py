@@ -22,7 +22,7 @@ from fieldray.errors import (
 )
 from fieldray.paths import child_command
 from fieldray.process_environment import usable_cores
-from fieldray.processes.child import Child, ChildDied, ChildLost, ChildTimeout, handler_of
+from fieldray.processes.child import Child, ChildDied, ChildLost, ChildTimeout, make_message_handler
 from fieldray.processes.serving import memory_limit_mb
 from fieldray.reasons import Reason, reason
 
@@ -137,7 +137,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         """The process ids of the running children."""
         return tuple(child.pid for child in self._children if child.is_running and child.pid is not None)
 
-    def stamp_with(self, stamps: FileStamper) -> None:
+    def set_stamper(self, stamps: FileStamper) -> None:
         """Compute a stamp of each file read from now on. A stamp shows later whether the file is unchanged."""
         self._stamps = stamps
 
@@ -230,7 +230,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
                 models=[of for _, of in questions if of],
                 tries_in_classifier=1 if len(questions) > 1 else _TRIES_IN_CLASSIFIER,
                 is_cancelled=lambda: self._given_up != begun or is_cancelled(),
-                reply=handler_of((calls.RUN_ON_DEVICE, elsewhere)),
+                reply=make_message_handler((calls.RUN_ON_DEVICE, elsewhere)),
             )
             if len(seen) != len(questions):
                 raise Unreadable(reason("decoder_crashed"))
@@ -282,7 +282,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
         return self._ask(calls.READ_IMAGE, lambda *_: calls.DisplayRequest(ref=ref, content_sha256=content_sha256))
 
-    def read_shown(self, ref: ImageRef, *, side: int, content_sha256: str = "") -> ShownImage:
+    def read_display_image(self, ref: ImageRef, *, side: int, content_sha256: str = "") -> ShownImage:
         """Read an image for display, with the display window of its header and a longer side of at most `side` pixels.
 
         content_sha256  SHA-256 that the file must have, in hexadecimal; "" for any content
@@ -326,7 +326,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
     def hash_file(self, ref: ImageRef) -> tuple[str, bytes]:
         """Return the SHA-256 of a file (hexadecimal) and the stamp by which the unchanged file is recognised later.
 
-        The stamp is empty if `stamp_with` was not called, for a file in a zip file, or a file changed seconds ago.
+        The stamp is empty if `set_stamper` was not called, for a file in a zip file, or a file changed seconds ago.
         A file in a zip file is read in a child process, any other file in this process. Raises Unreadable, PoolClosed.
         """
         if ref.member is not None:

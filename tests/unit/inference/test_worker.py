@@ -22,7 +22,7 @@ from fieldray.inference.backend import NetworkOutput
 from fieldray.inference.litert import MEMORY_LIMIT_MB, RUNTIME, NetworkSpec
 from fieldray.inference.service import Service
 from fieldray.inference.worker import InferRequest, OpenRequest, WorkerBackend
-from fieldray.processes.child import Child, decode_message, encode_message, handler_of
+from fieldray.processes.child import Child, decode_message, encode_message, make_message_handler
 from fieldray.processes.wire import Message, read_message, write_message
 from fieldray.reasons import reason
 from tiny_models import (
@@ -175,4 +175,4 @@ def test_the_service_refuses_messages_in_the_wrong_order() -> None:
     with pytest.raises(ValueError, match="no network"):
         Service().run(InferRequest(values=tiny_inputs()[0]))
     with pytest.raises(KeyError):
-        handler_of()(Message({"call": "erase", "value": {}}))
+        make_message_handler()(Message({"call": "erase", "value": {}}))

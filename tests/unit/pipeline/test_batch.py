@@ -90,13 +90,13 @@ class Run:
 
         ports = BatchPorts(
             spec=SPEC,
-            packs=[RunPack(spec=SPEC.packs[0], check_header=accepts, warnings=warnings)],
+            packs=[RunPack(spec=SPEC.packs[0], check_header=accepts, find_warnings=warnings)],
             discover=lambda is_known: discover() if discover else iter(refs(names)),
             estimate_count=lambda gives_up: count() if count else len(names),
             hash_file=self.readers.hash_file,
-            stamp_with=self.readers.stamp_with,
+            set_stamper=self.readers.set_stamper,
             screen=lambda ref, _wanted: [screen(ref)],
-            release=release,
+            end_processes=release,
         )
         self.database = database or folder / "results.sqlite"
         self.batch = Batch(

@@ -54,7 +54,7 @@ class Readers(FakeReaders):
         self.hashed: list[str] = []
         self._stamps: FileStamper | None = None
 
-    def stamp_with(self, stamps: FileStamper) -> None:
+    def set_stamper(self, stamps: FileStamper) -> None:
         self._stamps = stamps
 
     def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
@@ -376,9 +376,9 @@ def test_a_cancelled_hashing_ends_the_look_up(tmp_path: Path) -> None:
         discover=lambda _: iter(()),
         estimate_count=lambda _: 0,
         hash_file=given_up,
-        stamp_with=lambda _: None,
+        set_stamper=lambda _: None,
         screen=lambda ref, _wanted: [screened(ref)],
-        release=lambda: None,
+        end_processes=lambda: None,
     )
     with ResultStore(tmp_path / "results.sqlite") as store, pytest.raises(PoolClosed):
         ResultsByContent(ports=ports, last_result_id=0, query=store).outcomes(image_ref("a.dcm"))
