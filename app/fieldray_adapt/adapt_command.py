@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from fieldray.commands.console import Console, add_command, add_commands, path_option, progress_text
+from fieldray.commands.console import Console, add_command, add_command_group, path_option, progress_text
 from fieldray.errors import UsageProblem
 from fieldray.packs.verified import read_verified_manifest
 from fieldray.paths import data_folder
@@ -79,14 +79,14 @@ def log_library_messages(console: Console) -> Iterator[None]:
     own = os.dup(2)
     try:
         with _log() as log, os.fdopen(own, "w", encoding="utf-8", errors="backslashreplace", closefd=False) as stream:
-            before = console.move_errors(stream)
+            before = console.redirect_errors(stream)
             os.dup2(log.fileno(), 2)
             try:
                 yield
             finally:
                 sys.stderr.flush()
                 os.dup2(own, 2)
-                console.move_errors(before)
+                console.redirect_errors(before)
     finally:
         os.close(own)
 
@@ -114,7 +114,7 @@ def print_problems(problem: UsageProblem, console: Console) -> None:
 
 def register_commands(commands: argparse._SubParsersAction[Any], summary: str) -> None:
     """Add the command `adapt` and its subcommands to a parser."""
-    actions = add_commands(commands, "adapt", summary)
+    actions = add_command_group(commands, "adapt", summary)
     for name, text in STEP_SUMMARIES.items():
         action = add_command(actions, name, text)
         action.add_argument("recipe", type=path_option, metavar="RECIPE", help="the recipe (a TOML file)")

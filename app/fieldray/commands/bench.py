@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.backends import BACKENDS
-from fieldray.commands.console import Console, add_command, add_commands, duration_text, path_option, text_option
+from fieldray.commands.console import Console, add_command, add_command_group, duration_text, path_option, text_option
 from fieldray.commands.options import (
     SinglePackAction,
     add_pack_acceptance_options,
@@ -48,7 +48,7 @@ def register_commands(commands: argparse._SubParsersAction[Any]) -> None:
     doctor.set_defaults(home_problem=None)
     add_pack_options(doctor, default="the one of `fieldray packs default`, else the first that can be used")
     _add_out(doctor)
-    _add_bench(add_commands(commands, "bench"))
+    _add_bench(add_command_group(commands, "bench"))
 
 
 def _add_bench(actions: argparse._SubParsersAction[Any]) -> None:
@@ -104,7 +104,7 @@ def run_doctor(options: argparse.Namespace, console: Console) -> int:
     """Run `fieldray doctor`: inspect this computer. Returns the exit code. Raises StorageProblem, UsageProblem."""
     from fieldray.bench.host import ComputerPart, HostFinding, can_screen, findings_by_severity, host_report
 
-    parts = _parts(lambda: chosen_model(options), console)
+    parts = _parts(lambda: load_pack_to_measure(options), console)
     if options.home_problem:  # the other checks were made in a temporary folder
         parts = (*parts, ComputerPart([HostFinding("stop", options.home_problem)], {}))
     print_report(host_report(parts), options.out, console)
@@ -140,7 +140,7 @@ def run_load(options: argparse.Namespace, console: Console) -> int:
     """
     from fieldray.bench import device, load
 
-    model, cores = chosen_model(options), usable_cores()
+    model, cores = load_pack_to_measure(options), usable_cores()
     cases = load.load_study_cases(model, cores=cores)
     under_loads = partial(device.measure, options=replace(load.LOAD_STUDY_OPTIONS, cores=cores))
     cells, problems, images = _measured(options, console, cases, under_loads)
@@ -157,7 +157,7 @@ def run_host(options: argparse.Namespace, console: Console) -> int:
     from fieldray.bench import device
     from fieldray.bench.host import host_report
 
-    model = chosen_model(options)
+    model = load_pack_to_measure(options)
     parts = _parts(lambda: model, console)
     cases = device.host_cases(
         model,
@@ -179,7 +179,7 @@ def _parts(load: Callable[[], Model], console: Console) -> tuple[ComputerPart, .
     return inspect_computer(data_folder(), pack_library(), load=load)
 
 
-def chosen_model(options: argparse.Namespace) -> Model:
+def load_pack_to_measure(options: argparse.Namespace) -> Model:
     """Load the pack that the option `--pack` names, or else the default pack for measurements.
 
     Raises PackProblem, StorageProblem.

@@ -70,12 +70,12 @@ class Console:
             return self._error.fileno() == 2
         return False
 
-    def move_errors(self, stream: TextIO) -> TextIO:
+    def redirect_errors(self, stream: TextIO) -> TextIO:
         """Send all further errors and progress bars to another stream. Returns the previous stream."""
         before, self._error = self._error, stream
         return before
 
-    def emit(self, line: str) -> None:
+    def write_program_line(self, line: str) -> None:
         """Write one line for a program to standard output, and flush the stream."""
         self._write(self._out, line + "\n")
 
@@ -133,7 +133,7 @@ def add_command(
     return parser
 
 
-def add_commands(
+def add_command_group(
     commands: argparse._SubParsersAction[Any], name: str, text: str = ""
 ) -> argparse._SubParsersAction[Any]:
     """Add a command with subcommands (see `add_command`). Returns the object to which the subcommands are added."""

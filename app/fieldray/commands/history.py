@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.backends import device_choices
-from fieldray.commands.console import Console, add_command, add_commands, path_option, text_option
+from fieldray.commands.console import Console, add_command, add_command_group, path_option, text_option
 from fieldray.commands.options import (
     add_pdf_language,
     add_report_options,
@@ -43,7 +43,7 @@ _VERDICTS: Final = ("any", "given", "none", "disagreed")
 
 def register_commands(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the commands `history` and `store` with their subcommands."""
-    actions = add_commands(commands, "history")
+    actions = add_command_group(commands, "history")
     listing = add_command(actions, "list", "list past runs, the newest first", run=run_list)
     listing.add_argument("--search", default="", metavar="TEXT", help="part of a pack's name or of a path")
     listing.add_argument("--since", type=_day, metavar="DATE", help="runs from this day on (year-month-day)")
@@ -85,7 +85,7 @@ def register_commands(commands: argparse._SubParsersAction[Any]) -> None:
         "--patient", metavar="ID", type=text_option, help="delete all images with this patient ID, in all runs"
     )
     deleting.add_argument("--yes", action="store_true", help="delete; without --yes, only list what would be deleted")
-    _add_upkeep(add_commands(commands, "store"))
+    _add_upkeep(add_command_group(commands, "store"))
 
 
 def _add_upkeep(actions: argparse._SubParsersAction[Any]) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fieldray.settings import Settings
 
 T = TypeVar("T")
-NEEDS_CONFIRMATION: Final = ("pack_older", "pack_legacy", "pack_namesake", "pack_namesake_shipped", "pack_unknown_key")
+UNCONFIRMED_CODES: Final = ("pack_older", "pack_legacy", "pack_namesake", "pack_namesake_shipped", "pack_unknown_key")
 
 
 def add_trust_options(parser: argparse.ArgumentParser) -> None:
@@ -135,7 +135,7 @@ def load_pack(
             load = partial(library.load, folder, allow_legacy=options.allow_legacy)
             model = call_with_trust(library, name, options, load)
         except PackProblem as problem:
-            if problem.reason.code in NEEDS_CONFIRMATION or folder in broken:
+            if problem.reason.code in UNCONFIRMED_CODES or folder in broken:
                 raise
             broken[folder] = problem.reason
         else:
@@ -230,7 +230,7 @@ def write_json(
     """
     if target == "-":
         console.is_output_for_program = True
-        console.emit(text.rstrip("\n"))
+        console.write_program_line(text.rstrip("\n"))
     elif target:
         from fieldray.reports.outputs import is_stream, write_output
 

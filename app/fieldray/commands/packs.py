@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fieldray.commands.console import Console, add_command, add_commands, path_option, text_option
+from fieldray.commands.console import Console, add_command, add_command_group, path_option, text_option
 from fieldray.commands.options import (
-    NEEDS_CONFIRMATION,
+    UNCONFIRMED_CODES,
     add_pack_options,
     add_trust_options,
     call_with_trust,
@@ -34,7 +34,7 @@ _PACK_HELP = "folder of a pack, a drive, or ID of a pack (ID or ID-VERSION; @FIN
 
 def register_commands(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the commands `packs` and `constancy` with their options."""
-    actions = add_commands(commands, "packs")
+    actions = add_command_group(commands, "packs")
     listing = add_command(actions, "list", "list the available packs", run=run_list)
     listing.add_argument("folder", nargs="?", type=path_option, help="search only this folder or drive")
     verifying = add_command(
@@ -181,7 +181,7 @@ def run_constancy(options: argparse.Namespace, console: Console) -> int:
     console.print_lines(reason("constancy_not_run", device=pack, detail=why.text).text for pack, why in left_out)
     if not (names or left_out):
         console.print_error(reason("no_pack").text)
-    is_well = bool(names) and all(why.code in NEEDS_CONFIRMATION for _, why in left_out)  # unconfirmed is no fault
+    is_well = bool(names) and all(why.code in UNCONFIRMED_CODES for _, why in left_out)  # unconfirmed is no fault
     for name in names:
         model = load_pack(library, name, options)
         if options.status:

@@ -73,7 +73,7 @@ def json_lines(
     receives each line at once. Raises UsageProblem, StorageProblem.
     """
     if target is None or target == "-":
-        yield None if target is None else console.emit
+        yield None if target is None else console.write_program_line
         return
     path, problem, is_reported = Path(target), None, False
     try:
@@ -331,7 +331,7 @@ class RunReport:
             return 1
         return NO_IMAGES_EXIT_CODE if self._is_nothing_there or not image_count(self._packs[0].counts) else 0
 
-    def add_maps(self, session: Session, batch: Batch, folder: Path, *, code: int) -> int:
+    def write_map_files(self, session: Session, batch: Batch, folder: Path, *, code: int) -> int:
         """Write the files of `--maps` (heat map, lungs, overlay) for the screened images. Returns the exit code.
 
         folder  the folder for the files; with several packs, each pack gets a subfolder

@@ -175,7 +175,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
             formats=options.formats,
             options=report_options(options, done.settings, console),
         )
-        return done.report.add_maps(done.session, done.batch, options.maps, code=code) if options.maps else code
+        return done.report.write_map_files(done.session, done.batch, options.maps, code=code) if options.maps else code
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

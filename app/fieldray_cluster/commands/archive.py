@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.backends import device_choices
-from fieldray.commands.console import Console, add_command, add_commands, path_option, progress_text, text_option
+from fieldray.commands.console import Console, add_command, add_command_group, path_option, progress_text, text_option
 from fieldray.commands.options import add_pack_options, load_pack, pack_library, signed_pack_name
 from fieldray.errors import UsageProblem
 from fieldray.paths import results_path
@@ -26,7 +26,7 @@ NO_IMAGES_EXIT_CODE: Final = 4
 
 def register_commands(commands: argparse._SubParsersAction[Any], summary: str) -> None:
     """Add the command `archive` and its subcommands to a parser."""
-    actions = add_commands(commands, "archive", summary)
+    actions = add_command_group(commands, "archive", summary)
     screen = add_command(
         actions, "screen", "screen every image of an archive; resume after an interruption", run=run_screen
     )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from fieldray.commands.console import Console, add_command, add_commands, path_option
+from fieldray.commands.console import Console, add_command, add_command_group, path_option
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
@@ -27,7 +27,7 @@ _TICK_S: Final = 0.5
 
 def register_commands(commands: argparse._SubParsersAction[Any], summary: str) -> None:
     """Add the command `cluster` and its subcommands to a parser."""
-    actions = add_commands(commands, "cluster", summary)
+    actions = add_command_group(commands, "cluster", summary)
     start = add_command(actions, "start", "start the scheduler that other computers join", run=run_start)
     start.add_argument("--host", required=True, metavar="ADDRESS", help="IP address of this computer")
     start.add_argument(

@@ -325,10 +325,10 @@ def _print_advice(
 def _print_table(options: argparse.Namespace, console: Console, measured: Measurements, workers: int) -> None:
     server = options.server or _USUAL_SERVER
     known = list(estimate_each(measured, mode=options.mode, server=server, max_workers=workers))
-    console.emit(";".join(("workers", "speed_up", "worst", "best", "printed")))
+    console.write_program_line(";".join(("workers", "speed_up", "worst", "best", "printed")))
     for one in known:
         figures = (one.speed_up, one.lowest_speed_up, one.highest_speed_up, one.printed_speed_up)
-        console.emit(";".join((str(one.workers), *(f"{figure:.6f}" for figure in figures))))
+        console.write_program_line(";".join((str(one.workers), *(f"{figure:.6f}" for figure in figures))))
 
 
 def _measured(options: argparse.Namespace) -> Measurements:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
-from fieldray.commands.console import Console, add_command, add_commands, path_option
+from fieldray.commands.console import Console, add_command, add_command_group, path_option
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray_adapt.adapt_command import print_problems
@@ -19,7 +19,7 @@ _STOPPED: Final = 130
 
 def register_commands(commands: argparse._SubParsersAction[Any], summary: str) -> None:
     """Add the command `workflow` and its subcommands to a parser."""
-    actions = add_commands(commands, "workflow", summary)
+    actions = add_command_group(commands, "workflow", summary)
     for name, (text, run) in _COMMANDS.items():
         action = add_command(actions, name, text, run=functools.partial(_run, run))
         action.add_argument("recipe", type=path_option, metavar="RECIPE", help="the workflow's recipe (a TOML file)")
@@ -67,7 +67,7 @@ def run_status(options: argparse.Namespace, console: Console) -> int:
         raise UsageProblem(reason("workflow_no_task", task=options.task))
     if options.json:
         for state in shown:
-            console.emit(json.dumps(task_row(state), ensure_ascii=False))
+            console.write_program_line(json.dumps(task_row(state), ensure_ascii=False))
         return 0
     for state in shown:
         row = task_row(state)

@@ -26,7 +26,7 @@ def test_messages_go_to_standard_error_if_standard_output_is_read_by_a_program()
     console.print_line("to people")
     console.is_output_for_program = True
     console.print_line("beside")
-    console.emit("{}")
+    console.write_program_line("{}")
     console.print_error("wrong")
     assert out.getvalue() == "to people\n{}\n"
     assert error.getvalue() == "beside\nfieldray: wrong\n"
@@ -69,8 +69,8 @@ def test_a_closed_pipe_is_noted_and_breaks_nothing() -> None:
     os.close(read)
     with os.fdopen(write, "w", encoding="utf-8") as out:
         console = Console(out, io.StringIO())
-        console.emit("{}")
-        console.emit("{}")
+        console.write_program_line("{}")
+        console.write_program_line("{}")
         assert console.has_failed_stream
 
 
@@ -92,8 +92,8 @@ def test_a_full_disk_behind_standard_output_is_reported_once() -> None:
     error = io.StringIO()
     with open("/dev/full", "w", encoding="utf-8") as out:  # noqa: PTH123
         console = Console(out, error)
-        console.emit("{}")
-        console.emit("{}")
+        console.write_program_line("{}")
+        console.write_program_line("{}")
         assert console.has_failed_stream
     assert error.getvalue() == "fieldray: Cannot write to standard output: No space left on device.\n"
 
