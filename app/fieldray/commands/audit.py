@@ -215,13 +215,13 @@ def _request(options: argparse.Namespace) -> AuditRequest:
     wanted = ProposalGoal(sensitivity=options.sensitivity, specificity=options.specificity, threshold=options.threshold)
     given = {name: getattr(options, f"{name}_column") for name in _COLUMNS}
     return AuditRequest(
-        labels=options.labels if options.labels in ("folders", "verdicts") else Path(options.labels),
-        positive=tuple(options.positive),
+        label_source=options.labels if options.labels in ("folders", "verdicts") else Path(options.labels),
+        positive_classes=tuple(options.positive),
         columns={name: column for name, column in given.items() if column},
         label=options.label,
         prevalence=options.prevalence,
         unit=options.by,
-        refers_from=options.refer,
+        referral_rule=options.refer,
         goal=wanted,
         prices=Prices(**prices) if prices else None,
         compared_pack=options.against,

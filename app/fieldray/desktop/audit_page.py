@@ -146,11 +146,11 @@ class AuditPage(Page):
         screening, test, unsure = (price or 0.0 for price in prices)
         self._auditing.start_audit(
             AuditRequest(
-                labels=self._table if choice == "table" and self._table else choice,
-                positive=tuple(name.strip() for name in self.positive.text().split(",") if name.strip()),
+                label_source=self._table if choice == "table" and self._table else choice,
+                positive_classes=tuple(name.strip() for name in self.positive.text().split(",") if name.strip()),
                 prevalence=None if prevalence is None else prevalence / 100,
                 unit=self.unit.currentData(),
-                refers_from=self.refers.currentData(),
+                referral_rule=self.refers.currentData(),
                 goal=ProposalGoal(sensitivity=self.sensitivity.value() / 100, threshold=threshold),
                 prices=None if not any(prices) else Prices(screening=screening, test=test, unsure=unsure),
                 compared_pack=PackOfRun.parse(against) if against else None,

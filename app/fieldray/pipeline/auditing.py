@@ -60,26 +60,26 @@ _NAME: Final = re.compile("[a-z0-9][a-z0-9-]{0,39}")
 class AuditRequest:
     """The request for an audit, as entered by a person.
 
-    labels         source of the reference labels: "folders" (names of the images' folders), "verdicts" (of readers), or
-                   the path of a table
-    positive       class names that mean “with the condition”; empty for the usual names
-    columns        unusual column names in the table of labels, by meaning (see `audit.cases.labels_from_table`)
-    label          code of the pack's label to audit; None for the pack's first label
-    unit           what all figures count, such as patients or images; None for patients if a table or a header names
-                   them, else images
-    refers_from    the rule for referral (see `audit.units.CountingRule`)
-    prevalence     prevalence, 0..1, among the patients to be screened; None for the prevalence among the audited units
-    goal           goal of the local operating point that the audit proposes
-    prices         prices for a threshold plan with costs; None for a plan without costs
-    compared_pack  another pack of a run to compare with, or None
+    label_source      source of the reference labels: "folders" (names of the images' folders), "verdicts" (of readers),
+                      or the path of a table
+    positive_classes  class names that mean “with the condition”; empty for the usual names
+    columns           unusual column names in the table of labels, by meaning (see `audit.cases.labels_from_table`)
+    label             code of the pack's label to audit; None for the pack's first label
+    unit              what all figures count, such as patients or images; None for patients if a table or a header names
+                      them, else images
+    referral_rule     the rule for referral (see `audit.units.CountingRule`)
+    prevalence        prevalence, 0..1, among the patients to be screened; None for that among the audited units
+    goal              goal of the local operating point that the audit proposes
+    prices            prices for a threshold plan with costs; None for a plan without costs
+    compared_pack     another pack of a run to compare with, or None
     """
 
-    labels: Literal["folders", "verdicts"] | Path
-    positive: tuple[str, ...] = ()
+    label_source: Literal["folders", "verdicts"] | Path
+    positive_classes: tuple[str, ...] = ()
     columns: Mapping[str, str] = field(default_factory=dict)
     label: str | None = None
     unit: Unit | None = None
-    refers_from: Referral = "above"
+    referral_rule: Referral = "above"
     prevalence: float | None = None
     goal: ProposalGoal = field(default_factory=ProposalGoal)
     prices: Prices | None = None
@@ -101,7 +101,7 @@ def audit_run(database: Path, pack_in_run: PackOfRun, request: AuditRequest, *, 
         reference = _reference(judged, request, label)
         cases = list(make_cases(judged.results(), reference, label=label))
         unit = request.unit or ("patient" if any(case.has_known_patient for case in cases) else "image")
-        rule = CountingRule(unit=unit, refers=request.refers_from)
+        rule = CountingRule(unit=unit, refers=request.referral_rule)
         points = _points(judged, label, model)
         found = compute_audit(cases, points, rule=rule, prevalence=request.prevalence, readers=reference.reader_labels)
         paired = _paired(judged, cases, label, request.compared_pack, rule)
@@ -177,9 +177,10 @@ def require_usable_request(request: AuditRequest, paths: Sequence[Path] = ()) ->
     """
     require_valid_prevalence(request.prevalence)
     require_valid_prices(request.prices)
-    if isinstance(request.labels, Path):
-        check_label_table(request.labels, positive=request.positive, columns=request.columns, usual=usual_class_names())
-    if paths and request.labels != "verdicts":
+    if isinstance(request.label_source, Path):
+        classes, columns = request.positive_classes, request.columns
+        check_label_table(request.label_source, positive=classes, columns=columns, usual=usual_class_names())
+    if paths and request.label_source != "verdicts":
         _labels_of(request, [ref for ref in discover(paths, is_own_report=is_own_report) if not _is_none(ref.problem)])
 
 
@@ -295,7 +296,7 @@ def _points(judged: _PackResults, label: str, model: Model | None) -> list[Opera
 
 
 def _reference(judged: _PackResults, request: AuditRequest, label: str) -> ReferenceLabels:
-    if request.labels == "verdicts":
+    if request.label_source == "verdicts":
         truths = truths_from_verdicts(judged.results(), label=label)
         if not truths:
             raise UsageProblem(reason("audit_no_verdicts", run=judged.pack_in_run))
@@ -308,10 +309,10 @@ def _reference(judged: _PackResults, request: AuditRequest, label: str) -> Refer
 
 
 def _labels_of(request: AuditRequest, refs: Sequence[ImageRef]) -> ReferenceLabels:
-    if isinstance(request.labels, Path):
-        columns, usual = request.columns, usual_class_names()
-        return labels_from_table(request.labels, refs, positive=request.positive, columns=columns, usual=usual)
-    return labels_from_folders(refs, positive=request.positive, usual=usual_class_names())
+    source, positive, usual = request.label_source, request.positive_classes, usual_class_names()
+    if isinstance(source, Path):
+        return labels_from_table(source, refs, positive=positive, columns=request.columns, usual=usual)
+    return labels_from_folders(refs, positive=positive, usual=usual)
 
 
 @functools.cache
@@ -353,7 +354,7 @@ def _subject(judged: _PackResults, request: AuditRequest, label: str, model: Mod
         label=label,
         meaning=meanings.get(label, {}),
         class_names=model.manifest.class_names if model else None,
-        labels_from=str(request.labels),
+        labels_from=str(request.label_source),
         run_id=judged.pack_in_run.run_id,
         position=judged.pack_in_run.position,
         paths=judged.run.spec.paths,

@@ -102,7 +102,7 @@ def test_a_table_that_cannot_be_used_is_refused_before_anything_is_screened(tmp_
     for ref in refs(tmp_path):
         ref.path.write_bytes(b"GIF89a")
     with pytest.raises(UsageProblem):
-        require_usable_request(AuditRequest(labels=tmp_path / "labels.csv"), [tmp_path])
+        require_usable_request(AuditRequest(label_source=tmp_path / "labels.csv"), [tmp_path])
 
 
 @pytest.mark.parametrize("folders", [("normal",), ("mild", "severe"), ("normal", "normall"), ("a", "b", "normal")])
@@ -113,10 +113,10 @@ def test_folders_that_are_no_labels_are_refused_before_anything_is_screened(
         (tmp_path / name).mkdir()
         (tmp_path / name / "1.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     with pytest.raises(UsageProblem):
-        require_usable_request(AuditRequest(labels="folders"), [tmp_path])
+        require_usable_request(AuditRequest(label_source="folders"), [tmp_path])
     (tmp_path / "abnormal").mkdir()
     (tmp_path / "abnormal" / "1.png").write_bytes(b"\x89PNG\r\n\x1a\n")
-    require_usable_request(AuditRequest(labels="folders", positive=("abnormal",)), [tmp_path])
+    require_usable_request(AuditRequest(label_source="folders", positive_classes=("abnormal",)), [tmp_path])
 
 
 def truths(folder: Path, text: str, **options: object) -> dict[str, bool]:

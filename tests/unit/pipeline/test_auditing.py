@@ -81,7 +81,7 @@ def test_labels_by_folder_give_the_figures_of_scikit_learn(store: ResultStore, m
     outcomes = collection(model)
     run_id = keep(store.path, outcomes, spec=spec(model))
     report = audit_run(
-        store.path, PackOfRun(run_id), AuditRequest(labels="folders", unit="image", prevalence=0.1), model=model
+        store.path, PackOfRun(run_id), AuditRequest(label_source="folders", unit="image", prevalence=0.1), model=model
     )
     scored = [one for one in outcomes if isinstance(one, ScreenedOutcome)]
     truth = [one.ref.path.parent.name == "abnormal" for one in scored]
@@ -93,12 +93,12 @@ def test_labels_by_folder_give_the_figures_of_scikit_learn(store: ResultStore, m
     assert report.audit.prevalence == 0.1
     document = audit_json_values(report)
     assert json.loads(json.dumps(document, allow_nan=False))["auc"]["value"] == report.audit.auc.value
-    assert audit_run(store.path, PackOfRun(run_id), AuditRequest(labels="folders"), model=model).audit.units == 40
+    assert audit_run(store.path, PackOfRun(run_id), AuditRequest(label_source="folders"), model=model).audit.units == 40
 
 
 def test_without_the_pack_the_operating_points_of_the_run_are_audited(store: ResultStore, model: Model) -> None:
     run_id = keep(store.path, collection(model), spec=spec(model))
-    report = audit_run(store.path, PackOfRun(run_id), AuditRequest(labels="folders"), model=None)
+    report = audit_run(store.path, PackOfRun(run_id), AuditRequest(label_source="folders"), model=None)
     assert [at.point.name for at in report.audit.points] == [POINT.name]
     assert report.subject.label == "opacity"
     with pytest.raises(UsageProblem, match="needs the audited pack"):
@@ -108,10 +108,10 @@ def test_without_the_pack_the_operating_points_of_the_run_are_audited(store: Res
 def test_verdicts_serve_as_labels_and_a_run_without_any_is_refused(store: ResultStore, model: Model) -> None:
     run_id = keep(store.path, collection(model), spec=spec(model))
     with pytest.raises(UsageProblem, match=f"No image of run {run_id} has a verdict"):
-        audit_run(store.path, PackOfRun(run_id), AuditRequest(labels="verdicts"), model=model)
+        audit_run(store.path, PackOfRun(run_id), AuditRequest(label_source="verdicts"), model=model)
     for row in list(store.results(run_id)):
         store.set_verdict(row.row_id, Verdict(choice="agree" if row.row_id % 3 else "disagree"), judged=row.outcome)
-    report = audit_run(store.path, PackOfRun(run_id), AuditRequest(labels="verdicts"), model=model)
+    report = audit_run(store.path, PackOfRun(run_id), AuditRequest(label_source="verdicts"), model=model)
     assert 0 < report.audit.images < 75  # uncertain images with Agree get no label
     assert {"audit_unseen", "audit_verdicts"} <= {note.code for note in report.audit.notes}
 
@@ -122,7 +122,7 @@ def test_images_that_a_table_does_not_name_are_left_out(store: ResultStore, mode
     lines = ["file,label,patient", *(f"{one.ref.path.name},{one.ref.path.parent.name},X" for one in outcomes[:30])]
     table = tmp_path / "labels.csv"
     table.write_text("\n".join(lines))
-    report = audit_run(store.path, PackOfRun(run_id), AuditRequest(labels=table, unit="image"), model=model)
+    report = audit_run(store.path, PackOfRun(run_id), AuditRequest(label_source=table, unit="image"), model=model)
     assert (report.audit.images, report.audit.patients) == (30, 1)
     assert report.subject.labels_from == str(table)
 
@@ -130,9 +130,9 @@ def test_images_that_a_table_does_not_name_are_left_out(store: ResultStore, mode
 def test_a_missing_run_result_or_label_is_reported(store: ResultStore, model: Model) -> None:
     empty = keep(store.path, [], spec=spec(model))
     for run_id, request, said in (
-        (99, AuditRequest(labels="folders"), "Run 99 was not found"),
-        (empty, AuditRequest(labels="folders"), "no results"),
-        (empty, AuditRequest(labels="folders", label="mass"), "no label mass"),
+        (99, AuditRequest(label_source="folders"), "Run 99 was not found"),
+        (empty, AuditRequest(label_source="folders"), "no results"),
+        (empty, AuditRequest(label_source="folders", label="mass"), "no label mass"),
     ):
         with pytest.raises(UsageProblem, match=said):
             audit_run(store.path, PackOfRun(run_id), request, model=model)
@@ -143,7 +143,10 @@ def test_an_adopted_proposal_is_offered_only_with_its_own_model(
 ) -> None:
     run_id = keep(store.path, collection(model), spec=spec(model))
     report = audit_run(
-        store.path, PackOfRun(run_id), AuditRequest(labels="folders", goal=ProposalGoal(sensitivity=0.9)), model=model
+        store.path,
+        PackOfRun(run_id),
+        AuditRequest(label_source="folders", goal=ProposalGoal(sensitivity=0.9)),
+        model=model,
     )
     points = SitePointFile(tmp_path)
     for name, person, said in (
@@ -165,7 +168,7 @@ def test_an_adopted_proposal_is_offered_only_with_its_own_model(
     again = audit_run(
         store.path,
         PackOfRun(run_id),
-        AuditRequest(labels="folders"),
+        AuditRequest(label_source="folders"),
         model=with_site_points(model, points.points_for(model)),
     )
     at = again.audit.points[-1]
@@ -181,7 +184,7 @@ def test_a_run_is_compared_with_another_run_of_the_same_images(store: ResultStor
     report = audit_run(
         store.path,
         PackOfRun(first),
-        AuditRequest(labels="folders", unit="image", compared_pack=PackOfRun(second)),
+        AuditRequest(label_source="folders", unit="image", compared_pack=PackOfRun(second)),
         model=model,
     )
     paired = report.pack_comparison
@@ -199,13 +202,16 @@ def test_a_run_is_compared_with_another_run_of_the_same_images(store: ResultStor
             audit_run(
                 store.path,
                 PackOfRun(first),
-                AuditRequest(labels="folders", compared_pack=PackOfRun(against)),
+                AuditRequest(label_source="folders", compared_pack=PackOfRun(against)),
                 model=model,
             )
     empty = keep(store.path, [], spec=spec(model))
     with pytest.raises(UsageProblem, match=r"also in run \d+: 0"):
         audit_run(
-            store.path, PackOfRun(first), AuditRequest(labels="folders", compared_pack=PackOfRun(empty)), model=model
+            store.path,
+            PackOfRun(first),
+            AuditRequest(label_source="folders", compared_pack=PackOfRun(empty)),
+            model=model,
         )
 
 
@@ -220,7 +226,7 @@ def test_a_chosen_threshold_with_prices_is_planned_and_stored(store: ResultStore
     ]
     run_id = keep(store.path, outcomes, spec=spec(model))
     request = AuditRequest(
-        labels="folders", goal=ProposalGoal(threshold=0.5), prices=Prices(screening=2, test=20), prevalence=0.1
+        label_source="folders", goal=ProposalGoal(threshold=0.5), prices=Prices(screening=2, test=20), prevalence=0.1
     )
     report = audit_run(store.path, PackOfRun(run_id), request, model=model)
     assert report.threshold_plan is not None and 0.5 in report.threshold_plan.shown_thresholds
@@ -283,7 +289,7 @@ def test_drift_does_not_compare_with_images_of_another_folder(store: ResultStore
 
 
 def test_drift_against_the_packs_scores_needs_their_distribution(store: ResultStore, model: Model) -> None:
-    run_id, asked = keep(store.path, collection(model), spec=spec(model)), AuditRequest(labels="folders")
+    run_id, asked = keep(store.path, collection(model), spec=spec(model)), AuditRequest(label_source="folders")
     said = audit_run(store.path, PackOfRun(run_id), asked, model=model)
     assert "drift_no_reference" in [note.code for note in said.audit.notes]
     assert "drift_no_reference" not in [
@@ -339,7 +345,7 @@ def test_an_audit_uses_the_packs_class_names_and_names_overruled_images(store: R
     run_id = keep(store.path, outcomes, spec=spec(model))
     named = {"abnormal": {"en": "Signs of it", "uk": "Ознаки"}, "normal": {"en": "None found", "uk": "Не виявлено"}}
     own = dataclasses.replace(model, manifest=dataclasses.replace(model.manifest, class_names=named))
-    report = audit_run(store.path, PackOfRun(run_id), AuditRequest(labels="folders", unit="image"), model=own)
+    report = audit_run(store.path, PackOfRun(run_id), AuditRequest(label_source="folders", unit="image"), model=own)
     words = AuditText(report, Translator("uk"))
     assert {row[4] for row in words.disagreements().rows} >= {"Не виявлено", "Невизначено"}
     assert any("Ознаки" in figure.name for figure in words.figures())
