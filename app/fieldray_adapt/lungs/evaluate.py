@@ -195,7 +195,7 @@ def choose_check_thresholds(
     chests, ood_images
         Upright chest images, and out-of-distribution images, (n, side, side) uint8.
     unchanged_share
-        Share of the chest images that must score below the threshold of every other check, such as "inverted".
+        For each other check, such as "inverted": share of the chest images that score below the threshold, 0..1.
     """
     scores, strange = predict(chests)[1], predict(ood_images)[1][:, 0]
     tried = np.linspace(*_FRONTAL_BOUNDS, _FRONTAL_STEPS)

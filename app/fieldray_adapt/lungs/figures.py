@@ -32,7 +32,8 @@ class LungDataFigures(Struct, frozen=True, kw_only=True):
 class SourceFits(Struct, frozen=True, kw_only=True):
     """The fit of the predicted masks of one source: mean values with 95 % intervals.
 
-    Distances are in pixels of an image of 512 x 512 pixels. `distance_95` is the 95th percentile over the outlines.
+    Distances are between the outlines of the predicted mask and the true mask, in pixels of an image of 512 x 512
+    pixels. `average_distance` is the mean, `distance_95` the 95th percentile. `least_dice` is the lowest Dice.
     """
 
     images: int
@@ -46,7 +47,10 @@ class SourceFits(Struct, frozen=True, kw_only=True):
 
 
 class FitDifference(Struct, frozen=True, kw_only=True):
-    """The Dice of the int8 file minus the Dice of the float file: mean over images, and largest absolute value."""
+    """The difference between two network files: Dice of the int8 file minus Dice of the float file, for each image.
+
+    `dice` is the mean of these differences. `largest` is the largest absolute difference.
+    """
 
     dice: float
     largest: float
@@ -73,8 +77,8 @@ class CheckFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class LungFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The document evaluate/metrics.json of a lung-field recipe.
 
-    `masks` has the fit of the masks, by network file and source. The published network has no int8 file and no image
-    checks.
+    `masks` has the fit of the masks, by network file and source. `int8_less_float` compares the Dice of int8 and float
+    files. The published network has no int8 file and no image checks. All other fields are those of `CheckFigures`.
     """
 
     masks: dict[str, dict[str, SourceFits]]

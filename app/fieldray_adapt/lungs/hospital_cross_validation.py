@@ -37,7 +37,10 @@ _UNUSED: Final = "none"
 
 
 def list_hospitals(recipe: LungRecipe) -> tuple[str, ...]:
-    """Return the sorted names of a recipe's hospitals: groups of chest images, and sources of training masks."""
+    """Return the sorted names of a recipe's hospitals.
+
+    Each group of chest images is a hospital, and each source of masks that may be used for training is a hospital.
+    """
     masks = {source.name for source in recipe.masks if not source.evaluate_only}
     return tuple(sorted(masks | {source.group for source in recipe.chests}))
 
@@ -45,14 +48,13 @@ def list_hospitals(recipe: LungRecipe) -> tuple[str, ...]:
 def without_hospital(recipe: LungRecipe, data: LungData, number: int) -> LungData:
     """Return the data for training a network without one hospital. Only the parts of the images differ from `data`.
 
-    The hospital's chest images get the part "left out". The masks of some patients get the part "held out". Former test
-    images become training images. Images with masks for evaluation only get the part "evaluate" if they are from this
-    hospital, else "none".
+    `number` is the index of the hospital in `list_hospitals`. Chest images of the hospital get the part "left out".
+    Images with masks get these parts:
 
-    Parameters
-    ----------
-    number
-        The index of the hospital in `list_hospitals`.
+    - "held out": images of every n-th patient of all hospitals, beginning with patient `number`, for n hospitals.
+    - "validation": all other images that are validation images in `data`.
+    - "training": all other images, including the test images of `data`.
+    - "evaluate", "none": images of sources for evaluation only; "evaluate" if the source is this hospital.
     """
     names = list_hospitals(recipe)
     learnt = data.image_parts != "evaluate"

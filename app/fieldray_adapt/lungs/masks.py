@@ -75,9 +75,9 @@ def list_pairs(source: MaskSource, on_problem: ProblemCallback = lambda _: None)
 
 
 def find_repeated_images(pairs: Sequence[ImageMaskPair]) -> Iterator[Reason]:
-    """Yield a reason for each image that two rows name: rows with one path, or with files of equal content.
+    """Yield a reason for each image that is listed twice, with an equal path or in a file with equal content.
 
-    Such an image could be in training and in test.
+    An image that is listed twice could be in training and in test.
     """
     seen: dict[str, ImageMaskPair] = {}
     for pair in pairs:

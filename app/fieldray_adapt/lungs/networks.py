@@ -8,9 +8,10 @@ lung region, which includes lung behind the heart and behind opacities. A second
 for each image check, such as "is the image inverted?".
 
 The published network has 23 valid (unpadded) convolutions, and maps 572 x 572 pixels to a mask of 388 x 388. Each step
-down is two 3x3 convolutions and a 2x2 pool. Each step up enlarges, halves the channels by a 2x2 convolution, and
-concatenates the cropped features of the step down. A 1x1 convolution gives the logit of the lung. The image is
-mirrored beyond its border, so that the mask covers the whole image (overlap-tile strategy with one tile).
+down is two 3x3 convolutions and a 2x2 pool. Each step up doubles rows and columns, and halves the number of channels by
+a 2x2 convolution. Then the cropped features of the step down are concatenated. A 1x1 convolution gives the logit of the
+lung. The image is mirrored beyond its border, so that the mask covers the whole image (overlap-tile strategy with one
+tile).
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from fieldray_adapt.training.steps import read_converted_file
 def lung_card(recipe: LungRecipe, *, data: LungDataFigures, metrics: LungFigures, **card_arguments: Any) -> str:
     """Return the model card of a lung-field pack as Markdown.
 
-    `card_arguments` are passed on to `pack.card.render_card`.
+    All further arguments by name are passed on to `pack.card.render_card`.
     """
     evaluated_only = [source.name for source in recipe.masks if source.evaluate_only]
     return render_card(

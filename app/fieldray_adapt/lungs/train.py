@@ -1,4 +1,4 @@
-"""The train step of a lung-field recipe: stages with growing images, and averaged weights.
+"""The train step of a lung-field recipe: stages with larger and larger images, and averaged weights.
 
 Each training step uses images with masks and images for the image checks. After each epoch, a picture shows predictions
 for fixed images. All random numbers depend on seed and epoch. So a resumed training gives the result of an
@@ -122,10 +122,7 @@ class StageTask:
             yield self.engine.step(*batch, learning_rate=rate(step / training.steps_per_epoch))
 
     def averaging_weight(self, steps: int) -> float:
-        """Return the weight of the current network in the running mean of all networks after `steps` steps.
-
-        See `TrainingTask.averaging_weight`.
-        """
+        """Return the factor (0..1) of the current weights in the running mean (see `TrainingTask.averaging_weight`)."""
         return sparse_averaging_share(steps)
 
     def validate(self, average: Weights, figures: EpochFigures) -> EpochFigures:
@@ -233,9 +230,12 @@ class StageSamples:
 def mask_targets(masks: NDArray[np.uint8], *, shows_region: bool) -> Batch:
     """Return the true masks (rows, columns, masks) for both outputs of the network, from an image's only mask.
 
-    If the mask shows the visible lung, the visible lung also counts as lung region, and pixels outside its bounding box
-    are no lung region. For all other pixels, the lung region is unknown. If the mask shows the lung region, pixels
-    outside the region are no visible lung. For pixels inside, the visible lung is unknown.
+    A network with one output gets the mask as it is. Otherwise the other true mask follows from the mask:
+
+    - The mask shows the visible lung. Visible lung is also lung region. Pixels outside the bounding box of the visible
+      lung are no lung region. For all other pixels, the lung region is unknown.
+    - The mask shows the lung region. Pixels outside the region are no visible lung. For pixels inside the region, the
+      visible lung is unknown.
 
     Parameters
     ----------
