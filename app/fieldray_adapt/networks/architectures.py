@@ -5,8 +5,8 @@ published numbers, with three input channels and 1000 labels, without the statis
 
 - ResNet50 V1 and ResNet-34: He et al. 2016, arXiv:1512.03385; ResNet-34 has 21,797,672 parameters.
 - MobileNet v1: Howard et al. 2017, arXiv:1704.04861.
-- VGG-16: Simonyan and Zisserman 2015, arXiv:1409.1556; 138,357,544. Its dense layers are convolutions over the whole
-  image, as the paper tests it (section 3.2). `vgg16_dense` has dense layers, for the small images of the MNIST study.
+- VGG-16: Simonyan and Zisserman 2015, arXiv:1409.1556; 138,357,544. `vgg16` has convolutions over the whole image in
+  place of dense layers, as in section 3.2 of the paper. `vgg16_dense` has dense layers, for the small images of MNIST.
 - SqueezeNet 1.0: Iandola et al. 2016, arXiv:1602.07360, table 1; 1,248,424.
 - GoogLeNet: Szegedy et al. 2015, arXiv:1409.4842, table 1; 6,998,552. This module leaves out the auxiliary heads and
   the local response normalisation (which has no parameters).

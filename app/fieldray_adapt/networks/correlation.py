@@ -2,8 +2,8 @@
 
 NCC(F_i, T) = (F_i - mean F_i) . (T - mean T) / (|F_i - mean F_i| |T - mean T|), for every window F_i of the template's
 size: D. Buniatyan, synopsis of the thesis on NCCNet, equation 4, with norms in place of dispersions (arXiv:1705.08593).
-`fieldray.comparison.matching.correlate` computes these values without a gradient. The program trains no network with
-this layer: a trained matcher was tried, and the program keeps its band-pass filter.
+`fieldray.comparison.matching.correlate` computes these values without a gradient. No network of the program uses
+this layer. A matcher trained with this layer was tested, but the program still uses a band-pass filter.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 The compiler exists for x86-64 Linux only. A pack without a compiled file works on the CPU.
 
 For an int8 file, the placement is a forecast by documented rules (coral.ai, "TensorFlow models on the Edge TPU",
-supported operations). The compiler makes one subgraph. After a return from the Edge TPU to the CPU, the rest stays on
-the CPU. Memory on the chip is forecast from the size of the weights. Time is forecast by a formula that was fitted to
+supported operations). The compiler makes one subgraph for the Edge TPU. All operators after this subgraph run on the
+CPU. Memory on the chip is forecast from the size of the weights. Time is forecast by a formula that was fitted to
 Coral's published models. For a compiled file, the memory is exact and read from the file.
 """
 

@@ -109,8 +109,8 @@ def equalise_channels(
 ) -> Weights:
     """Return weights of an equivalent network in which the values of all channels have similar ranges.
 
-    The network's outputs do not change. Channel sets of labels, and of layers whose activation is neither ReLU nor
-    none, are not changed.
+    The network's outputs do not change. Only channel sets of layers with a ReLU or without activation are changed. The
+    channel set of the labels is not changed.
 
     Parameters
     ----------
