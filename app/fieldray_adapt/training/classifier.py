@@ -305,10 +305,7 @@ class ClassifierTask:
             )
 
     def averaging_weight(self, steps: int) -> float:
-        """Return the weight of the current network in the running mean of all networks after `steps` steps.
-
-        See `TrainingTask.averaging_weight`.
-        """
+        """Return the factor (0..1) of the current weights in the running mean (see `TrainingTask.averaging_weight`)."""
         horizon = self.schedule.average_epochs * self._steps_per_epoch
         return max(1 / max(horizon, 1.0), 9 / (steps + 9))
 
@@ -389,7 +386,7 @@ def augmented_batch(
     settings: Augmentation,
     generator: np.random.Generator,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
-    """Return randomly augmented copies of some images, and their shares of lung with the same movements.
+    """Return randomly augmented copies of some images, and the shares of lung, moved in the same way as each image.
 
     Parameters
     ----------

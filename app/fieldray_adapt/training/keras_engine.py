@@ -138,7 +138,8 @@ def _weighted(model: Any) -> list[tuple[Any, list[str]]]:
 class KerasGradients:
     """Computes gradients of a compiled Keras model on TensorFlow, by weight name.
 
-    `trained` is the compiled model with the losses. None if `model` has the losses.
+    Gradients are computed for the weights of `model`. `trained` is the compiled model whose losses are used, if not
+    `model` itself.
     """
 
     def __init__(self, model: Any, *, trained: Any = None) -> None:

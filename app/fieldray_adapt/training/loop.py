@@ -60,7 +60,8 @@ class EpochFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
     frontal
         Lung fields: share of validation images, 0..1, that the network accepts as frontal chests.
     staleness_mean, staleness_most
-        Training by several workers: by how many updates of the network gradients came late, mean and maximum.
+        Training by several workers: mean and maximum staleness of the gradients. Staleness is the number of updates
+        that the network received while a worker computed a gradient.
     seconds
         Duration of the epoch, in seconds.
     time_s
@@ -239,9 +240,9 @@ def train_epochs(
     Parameters
     ----------
     state
-        The epochs trained before. The new epochs are added.
+        The state of the training after the epochs trained before. The function adds the new epochs.
     stop_epoch
-        Number of epochs of the training when the function returns, with the epochs trained before.
+        Number of epochs after which the function returns, counted from the first epoch of the whole training.
     epochs
         Number of epochs of the whole training, for the figures.
     fingerprint
@@ -299,8 +300,8 @@ def _average(average: Weights, current: Weights, *, share: np.float32) -> None:
 def sparse_averaging_share(steps: int) -> float:
     """Return the factor (0..1) of the current weights in a running mean to which every fourth step is added.
 
-    The factor is 0 for all other steps. `steps` is the number of steps until now. In the first steps, the factor is
-    larger. Methods `TrainingTask.averaging_weight` can return this value.
+    `steps` is the number of steps until now. For every fourth step, the factor falls from 0.9 to 0.02 during the
+    training. For all other steps, the factor is 0. `TrainingTask.averaging_weight` may return this factor.
     """
     if steps % _AVERAGED_EVERY:
         return 0.0
@@ -322,7 +323,7 @@ def cosine_learning_rate(
     now, warm_up, end
         The current time, the end of the warm-up and the end of training, all in the same unit.
     start
-        Before the time `start`, the rate is constant. So the first steps have a rate above 0.
+        Before the time `start`, the rate is the rate at `start`. So the first steps have a rate above 0.
     """
     if now < warm_up:
         return highest * max(now, start) / warm_up
@@ -429,7 +430,7 @@ class _FitTask:
 
 
 def seed_dropout(seed: int, *, name: EngineName = "auto") -> None:
-    """Set the seed of random dropout in PyTorch or Keras. Call this before an engine with the name `name` is opened."""
+    """Set the seed of random dropout in PyTorch or Keras. `name` is the engine. Call before `open_engine`."""
     if uses_torch(name):
         import torch
 

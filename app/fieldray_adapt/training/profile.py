@@ -276,7 +276,7 @@ _WHAT: Final = "profile"
 
 
 def profile_step(run: Run) -> StepFacts:
-    """Measure the speed of the recipe's network with initial weights, on which times do not depend.
+    """Measure the speed of the recipe's network with initial weights. The speed does not depend on the weights.
 
     Writes profile.json.
     """

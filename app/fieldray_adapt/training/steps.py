@@ -133,11 +133,11 @@ def train_recipe(
 
 
 def training_samples(run: Run, samples: Samples, *, teacher_share: float | None = None) -> Samples:
-    """Return only the images whose source has a share above 0, from which training draws batches.
+    """Return the images from which training draws batches: the images of all sources with a share above 0.
 
     If the recipe names a teacher, each target is a mean of the label and the teacher's score. `teacher_share` (0..1) is
-    the weight of the score. By default, the weight is 0 if the recipe has the key `teacher_epochs`, else 0.5. Raises as
-    `teacher.teacher_targets`.
+    the weight of the score. By default, the weight is 0 if the recipe has the key `teacher_epochs`, else 0.5. Raises
+    the exceptions of `teacher.teacher_targets`.
     """
     settings = run.recipe.training
     drawn = samples.of_sources([source.name for source in run.recipe.data if source.share])
@@ -244,7 +244,7 @@ def starting_weights(recipe: ClassifierRecipe, specification: Specification) -> 
     """Return the weights with which a recipe's training starts: random, or copied from the key `network.weights`.
 
     Only arrays of equal name and shape are copied; all others are random. The head is copied only if the recipe has the
-    key `start_share` or `teacher_epochs`, because the head of another task helps nothing.
+    key `start_share` or `teacher_epochs`. Otherwise the copied head may belong to other labels.
 
     Raises UsageProblem: `weights_unfit` if no array could be copied, `data_unreadable` if the file cannot be read,
     `recipe_key` if the recipe has the key `start_share` and the head has another number of labels.
