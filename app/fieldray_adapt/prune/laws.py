@@ -108,7 +108,8 @@ class MultiplicativeLaw:
 class ContextDependentLaw:
     """A law of pruning by which a setting's value follows the changes that the last iteration made (formula 3.4).
 
-    A strength is the exponent (form product) or the weight (form sum) of the ratio r of one change.
+    `size`, `loss`, `time` and `batch` say how strongly the value follows the ratio r of one change, such as the number
+    of parameters after and before the iteration. A strength is an exponent (form product) or a weight (form sum) of r.
     """
 
     start: float = key("Value of the setting in the first iteration.")
@@ -143,9 +144,9 @@ _OWN_KEYS: Final[Mapping[str, type]] = {
 
 
 def law_class(law: Mapping[str, object]) -> type:
-    """Return the class of the law that a recipe's table describes; the constant law if no key belongs to one law only.
+    """Return the class of the law that a recipe's table describes. `step`, for example, is a key of linear laws only.
 
-    Raises ValueError if the table has keys of several laws.
+    A table without such a key is a constant law. Raises ValueError if the table has keys of several laws.
     """
     named = {name: _OWN_KEYS[name] for name in law if name in _OWN_KEYS}
     if len(set(named.values())) > 1:

@@ -97,7 +97,7 @@ class BaselineRecipe:
 class ScratchTraining:
     """Networks with the shapes of pruned networks, trained from random weights.
 
-    The comparison tests whether the kept weights matter, or only the shape.
+    A comparison with the pruned networks shows whether the kept weights matter, or only the shape.
     """
 
     runs: tuple[str, ...] = key("Names of the pruning runs whose shapes are trained.", example=("constant",))

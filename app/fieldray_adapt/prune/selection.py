@@ -83,7 +83,7 @@ def _zero_share(value: NDArray[Any]) -> NDArray[np.float64]:
 def weight_sizes(specification: Specification, weights: Mapping[str, NDArray[np.float32]]) -> ChannelScores:
     """Return the mean absolute weight of each channel divided by the layer's mean: (channels,) by channel set.
 
-    For layers that share a channel set, the result is the mean of their quotients.
+    If several layers have one channel set, the result is the mean of the layers' results.
     """
     gathered: dict[str, list[NDArray[np.float64]]] = {}
     for key, axes in weight_axes(specification).items():

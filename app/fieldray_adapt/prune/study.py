@@ -139,7 +139,7 @@ class PruningStudy:
         return self.report()
 
     def report(self) -> StudyResults:
-        """Test and time all networks made until now, and write results and report to the recipe's path."""
+        """Test and time all networks made until now. Writes the file `results` of the recipe, and report.html."""
         networks = {ORIGINAL: self.original()}
         for run in self._recipe.runs:
             folder = self._run_folder(run)

@@ -215,7 +215,7 @@ class ImagePruningTask:
     def zero_shares(self, specification: Specification, weights: Weights) -> ChannelScores:
         """Return the average percentage of zeros (APoZ) of each channel, by channel set.
 
-        The shares are measured on `calibration` random training images, which the training's seed decides.
+        The shares are measured on `calibration` random training images. Equal seeds of the training give equal images.
         """
         generator = np.random.default_rng(self.options.schedule.seed)
         chosen = np.sort(generator.permutation(len(self.training))[: self.calibration])
