@@ -88,8 +88,8 @@ class RecipeKind:
     check
         A function that returns the problems of the files that a recipe names.
     steps
-        A function that returns, by the name of the step that the user asks for, the steps to run. "run" stands for all
-        steps.
+        A function that returns the steps to run for each name that the user can enter, such as "train". The name "run"
+        stands for all steps.
     check_run
         A function that returns only the problems that stop a run. None if every problem of `check` stops a run.
     perform
@@ -124,9 +124,9 @@ def run_recipe(step: str, path: Path, *, say: LineHandler, progress: Progress, t
     Parameters
     ----------
     step
-        The name of the last step to run; "run" for all steps. No other step depends on the steps "profile" and "cross".
-        In a pruning study, "profile" measures the speed of training. "report" evaluates the networks made until now.
-        Every other name runs the whole study.
+        The name of the last step to run; "run" for all steps. The optional steps "profile" and "cross" run only if this
+        name asks for them. In a pruning study, "profile" measures the speed of training, "report" evaluates the
+        networks made until now, and each other name runs the whole study.
     say
         Receives a line of text about each step.
     progress

@@ -1,8 +1,8 @@
 """Reading and writing of files in a run folder, publication of files, and digests of inputs.
 
 Files are written whole or not at all. Files of a run folder have the permissions of the user's umask. Published files
-are readable by this user alone. A published file replaces only an earlier published file of that kind. `digest` covers
-all inputs of a result, so that a stored result is never used for other inputs.
+are readable by this user alone. A published `.json` file replaces only a published `.json` file; a `.html` file only a
+`.html` file. `digest` covers all inputs of a result, so that a stored result is never used for other inputs.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def write_published(path: Path, data: bytes) -> None:
 
 
 def require_publishable(*paths: Path) -> None:
-    """Raise UsageProblem or StorageProblem if `write_published` could not write one of these files.
+    """Raise UsageProblem or StorageProblem if `write_published` could not write one of the files `paths`.
 
-    Called before hours of training, so that the training is not in vain.
+    Called before a training, so that an unwritable path is reported before hours of work.
     """
     for path in paths:
         require_writable_output(path, _kind(path))

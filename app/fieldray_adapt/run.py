@@ -1,6 +1,6 @@
 """The run folder of a recipe, with a copy of the recipe, the results of the steps, and the status of each step.
 
-The folder is locked while a run works there, because two runs would mix their files.
+While a run writes to the folder, the folder is locked, because two runs would mix their files.
 """
 
 from __future__ import annotations

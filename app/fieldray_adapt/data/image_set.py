@@ -64,7 +64,7 @@ class LungFinder:
 def lung_share_grid(lungs: LungFields, pixel_map: PixelMap, *, input_size: tuple[int, int]) -> NDArray[np.uint8]:
     """Return the share of lung in each cell of a grid over the network's input.
 
-    The shares are (LUNG_CELLS, LUNG_CELLS) uint8: 0 for no lung, 255 for a cell that is all lung.
+    The shares are (LUNG_GRID_SIDE, LUNG_GRID_SIDE) uint8: 0 for no lung, 255 for a cell that is all lung.
 
     Parameters
     ----------
@@ -147,8 +147,8 @@ class ImageSet:
     left_out
         Origin and reason of each image that could not be read or is not suitable.
     lungs
-        The share of lung in each cell of the input, (n, LUNG_CELLS, LUNG_CELLS) uint8, 255 for all lung. None without a
-        lung-field pack.
+        The share of lung in each cell of the input, (n, LUNG_GRID_SIDE, LUNG_GRID_SIDE) uint8, 255 for all lung. None
+        without a lung-field pack.
     """
 
     rows: tuple[Row, ...]

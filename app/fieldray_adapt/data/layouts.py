@@ -1,6 +1,6 @@
 """Read tables and folders of labelled images as rows, and divide the patients into training, validation and test.
 
-Published layouts are read into rows of one form: class folders, CSV, CheXpert, NIH ChestX-ray14 and our own index.
+Class folders, CSV tables, and tables in the layouts index, CheXpert and NIH ChestX-ray14 are read as rows of one form.
 No patient is in two parts. A random split uses a hash of the patient number. So patients keep their part when further
 patients are added. A table may fix the part of some patients.
 """
@@ -455,7 +455,7 @@ def require_matching_table(rows: Sequence[Row], split: Split) -> None:
 
 
 def count_table_patients(rows: Sequence[Row], split: Split) -> dict[str, int]:
-    """Count the patients in the split's table, and how many of these patients have rows. Empty without a table."""
+    """Count the patients in the split's table, and how many of these patients have rows; {} without a table."""
     if split.table is None:
         return {}
     named = set(_settled(split.table))

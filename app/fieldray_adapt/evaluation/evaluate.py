@@ -147,7 +147,7 @@ def heat_map_span(
     """Return the range of the heat map's colour scale, as a difference of logits.
 
     The range is the median, over all images with a score at or above the threshold, of the strongest cell's logit minus
-    `evidence_threshold`. A cell with this difference is shown at full strength. None if no such image has evidence.
+    `evidence_threshold`. A cell with this difference is shown at full strength. None if these images have no evidence.
 
     Parameters
     ----------

@@ -117,9 +117,12 @@ class PointFigures(Struct, frozen=True, kw_only=True):
     ----------
     threshold, unsure_low, unsure_high
         The threshold and the limits of the uncertain zone, as calibrated scores.
-    detected, falsely_referred, sensitivity, specificity
-        As `audit.figures.PointPerformance`, for an audit that counts images and refers scores at or above the
-        threshold.
+    detected, falsely_referred
+        Share of all positive images that are referred, and share of all negative images that are referred. An image is
+        referred if its score is at or above the threshold, or if its class is Read first.
+    sensitivity, specificity
+        Without images that were not assessed: share of positive images that are referred, and share of negative images
+        that are not referred.
     detected_with_unsure
         The share of positive images that is detected if scores in the uncertain zone are referred, too.
     classes

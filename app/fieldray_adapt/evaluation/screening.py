@@ -1,6 +1,6 @@
 """Screen the images on which figures are measured, exactly as `fieldray screen` does.
 
-So the figures of a model card count what a user sees, with the classes Not suitable and Read first. Each operating
+So the figures of a model card count the classes that a user sees, such as Not suitable and Read first. Each operating
 point is screened separately, because the threshold decides which images the program reads again in finer detail.
 """
 
@@ -121,7 +121,8 @@ def screen_rows(model: Model, rows: Sequence[Row], *, threads: int, progress: Pr
 def load_temporary_pack(manifest: Manifest, files: Mapping[str, bytes], *, lungs: Path | None) -> Model:
     """Write a pack to a temporary folder, and load it as the program loads a pack from a drive.
 
-    The lung-field pack is one of the packs that the program ships. If none of them fits, the pack in `lungs` is used.
+    A pack that needs a lung-field pack gets the lung-field pack that the program ships. If the shipped pack does not
+    meet the requirement in `manifest`, the pack in `lungs` is used.
 
     Parameters
     ----------

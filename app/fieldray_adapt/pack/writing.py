@@ -160,7 +160,7 @@ def synthetic_chest(seed: int, spec: InputSpec) -> NDArray[np.uint8]:
 
 
 def make_pack_step(perform: Callable[[Run], StepFacts]) -> Step:
-    """Return the pack step of a recipe. `perform` writes the pack with `write_recipe_pack` and returns its facts."""
+    """Return the pack step of a recipe. `perform` writes the pack, and returns the facts from `write_recipe_pack`."""
     return Step(
         name="pack",
         perform=perform,

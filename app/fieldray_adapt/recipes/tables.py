@@ -98,7 +98,7 @@ class Key:
 
 
 def key(doc: str = "", *, default: Any = MISSING, default_factory: Any = MISSING, **meaning: Any) -> Any:
-    """Return a dataclass field for a key of a recipe's table. `doc` and `meaning` are the arguments of `Key`."""
+    """Return a dataclass field for a key of a recipe's table. `doc` and `meaning` are arguments of `Key`."""
     known = Key(doc, **meaning)
     return field(default=default, default_factory=default_factory, metadata={_KEY: known})
 
@@ -175,7 +175,7 @@ class KeyProblems(ValueError):
 
 
 def require_rules(*rules: tuple[bool, str, str]) -> None:
-    """Raise KeyProblems with all conditions that are not fulfilled. A condition is a triple (see `ValidityRules`)."""
+    """Raise KeyProblems if conditions are not fulfilled. A condition is (is fulfilled, name of the key, error)."""
     broken = [(key, text) for holds, key, text in rules if not holds]
     if broken:
         raise KeyProblems(*broken)
