@@ -382,8 +382,8 @@ class ArchiveRun:
 def open_archive_run(database: Path, spec: RunSpec, publish: Publish, *, keeps_previews: bool) -> Iterator[ArchiveRun]:
     """Begin or resume the run of an archive in the results database, and yield the run.
 
-    If the block raises an exception, the run is marked as failed; if the user stopped the block, as cancelled. Raises
-    StorageProblem.
+    If the block raises an exception, the run is marked as failed. If the user stopped the block, the run is marked as
+    cancelled. Raises StorageProblem.
 
     Parameters
     ----------

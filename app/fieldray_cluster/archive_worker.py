@@ -3,9 +3,9 @@
 An `ArchiveRequest` describes how the archive is screened, and has the hashes of model and settings. A node (computer)
 gets work only if it computes equal hashes from its own pack and settings.
 
-Each image is screened by `pipeline.screen.screen_image`, as in any run. A worker has no results database, because a run
-for each piece would need a commit for each image. The session stays open between pieces: the network is loaded, and the
-decoders run. The driver process gets the answer as bytes (Parquet or JSON), and checks the answer against the request.
+Each image is screened by `pipeline.screen.screen_image`, as in any run. A worker has no results database, because many
+small transactions would be slow. Between pieces, the network stays loaded, and the decoder processes keep running. The
+driver process gets the answer as bytes (Parquet or JSON), and checks the answer against the request.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class ArchiveRequest:
 
     @property
     def operating_points(self) -> tuple[OperatingPoint, ...]:
-        """An empty tuple, because each result of an archive has the operating point of its request."""
+        """An empty tuple: an archive's results name their operating points themselves (see `rows.PackOfResult`)."""
         return ()
 
     @property
@@ -207,7 +207,7 @@ _MAX_SENT_BYTES: Final = 2**27
 def read_content(path: Path) -> bytes | Reason:
     """Return the content of a file, or the reason why the file cannot be read.
 
-    Both can be sent to a worker that does not read files.
+    Content and reason can both be sent to a worker that does not read files.
     """
     try:
         with open_file(path) as stream:
@@ -217,7 +217,7 @@ def read_content(path: Path) -> bytes | Reason:
 
 
 def read_contents(paths: Sequence[Path]) -> tuple[int, dict[str, bytes | Reason]]:
-    """Read files until the contents exceed 128 MiB, the limit for sending files to a worker; at least one file.
+    """Read files for sending to a worker, at most 128 MiB together. The first file is read even if it is larger.
 
     Returns the number of `paths` that were read, and for each path the content, or the reason why it cannot be read.
     """
@@ -380,10 +380,10 @@ def screen_to_bytes(screen: Callable[[PieceSpec], Sequence[Outcome]], spec: Piec
 
 
 def parse_problem(answer: bytes) -> tuple[Reason | None, bool]:
-    """Return the problem in a worker's answer (None for an answer with results), and whether the program failed.
+    """Return the problem in a worker's answer, and whether the problem is an error in the program.
 
-    An image may be the cause if the program failed. All other problems are problems of the node (computer). Raises
-    ValueError for bytes that are no answer.
+    An error in the program may be caused by an image. All other problems are problems of the node (computer). The
+    problem is None for an answer with results. Raises ValueError for bytes that are no answer.
     """
     if answer.startswith(_PARQUET):
         return None, False

@@ -9,7 +9,7 @@ its image fails. If the server does not answer, the program waits for the server
 
 The library fsspec supports more protocols. This module supports only protocols that name the server in the address or
 endpoint, contact no other server, give size and tag, and report a folder that cannot be listed. FTP is not supported,
-because fsspec returns an empty list for such a folder.
+because fsspec returns an empty list for an FTP folder that cannot be listed.
 """
 
 from __future__ import annotations

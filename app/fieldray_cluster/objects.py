@@ -52,7 +52,7 @@ def iterate_images_of_objects(
 ) -> Iterator[tuple[ImageRef, str]]:
     """Yield each image in the objects on a server, with the state (size and tag) of the image's object.
 
-    A DICOMDIR is skipped, because the server also lists the files that it names. Raises as
+    A DICOMDIR is skipped, because the server also lists the files that the DICOMDIR names. Raises as
     `ObjectServer.iterate_objects`.
 
     Parameters

@@ -117,8 +117,8 @@ def run_with_reconnects(
     Parameters
     ----------
     count_done
-        A function that returns how much work was done since the start. After several losses without progress, the
-        function ends with the last problem.
+        A function that returns how much work was done since the start. After several losses of the cluster without
+        work done in between, the last problem is raised.
     on_problem
         A function that is called with each problem after which `work` is called again.
 
@@ -463,7 +463,7 @@ class FaultCounts:
         nodes
             Names of the nodes that can work now.
         is_last
-            Whether no other piece is left, by which a node could show that it works.
+            Whether this is the last piece. If True, no other piece can show whether the node works.
         """
         if piece.deaths < MIN_CRASHES_BEFORE_BLAME:
             return False

@@ -123,7 +123,8 @@ class _DriverRequest(msgspec.Struct, frozen=True, kw_only=True):
 class WorkerConnection:
     """The connection of a worker to a parameter server.
 
-    The function `has_ended` returns whether the worker has ended the connection. The function `end` closes it.
+    `has_ended` is a function that returns whether the worker has ended the connection. The function `end` closes the
+    connection.
     """
 
     worker: int

@@ -207,7 +207,8 @@ class Shard:
     def update(self, gradient: Vector, *, learning_rate: float) -> None:
         """Update the weights of the shard by one step of AdamW or SGD, and update the running mean.
 
-        Elements of `gradient` for statistics of batch normalisation are subtracted as they are.
+        Weights that are statistics of batch normalisation are changed without AdamW or SGD: their elements of
+        `gradient` are subtracted.
         """
         if self._is_whole:
             gradient = clip_gradient(gradient, self._layout, self._rule.clip_norm)

@@ -1,4 +1,4 @@
-"""Run a command in a guard process, which ends the command when the worker stops it or dies: `guard ORDER`.
+"""Run a command in a guard process: `guard ORDER`. If the worker closes a pipe or dies, the guard ends the command.
 
 ORDER is the command, its working folder and its output file as JSON. The standard input of the guard is a pipe of the
 worker. When the pipe closes, the guard asks the command to end, and five seconds later kills the command's processes.

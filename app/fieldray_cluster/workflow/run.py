@@ -4,9 +4,9 @@ This process, the driver, locks the run folder, writes the journal (a file of ev
 Dask is not used for dependencies: it would repeat finished tasks whose worker was lost, and would fail dependent tasks
 without a message.
 
-If an experiment depends on others, its tasks wait for all tasks of these experiments. A task has a key: a digest of the
-program's version, command, values, inputs, and keys of the tasks before. A task whose key was completed before is not
-run again.
+If an experiment depends on other experiments, its tasks wait for all tasks of the other experiments. A task has a key:
+a digest of the program's version, command, values, inputs, and keys of the tasks before. A task is not run again if a
+task with an equal key was completed.
 """
 
 from __future__ import annotations

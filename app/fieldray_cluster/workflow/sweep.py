@@ -1,4 +1,4 @@
-"""Run a sweep: the library Optuna proposes values for keys of a recipe, trials train with these values.
+"""Run a sweep: the library Optuna proposes values for keys of a recipe, and each trial trains with one set of values.
 
 At the end, a pack is made from the best trial. Optuna's storage and the journal are in the run folder. So a killed
 sweep can resume: interrupted trials continue from their checkpoints. Only the process that started the sweep uses
@@ -53,7 +53,7 @@ _OVER: Final = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 
 def run_sweep(path: Path, *, say: LineHandler, trial_command: tuple[str, ...] = ()) -> SweepOutcome:
-    """Run the unfinished trials of a sweep, and make the pack of the best trial. Returns how the sweep ended.
+    """Run the unfinished trials of a sweep, and make the pack of the best trial. Returns "done", "failed" or "stopped".
 
     `path` is the workflow's recipe. `say` is called with lines of text for the user. `trial_command` is the command of
     another program that runs trials, with the order as last argument; empty to use this program. Ctrl-C stops the

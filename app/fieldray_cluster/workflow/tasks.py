@@ -217,7 +217,7 @@ class TaskSpec:
     run_folder
         The run folder, which contains the journal.
     stop_file
-        The path of a file that ends the command when it appears. Each start of the workflow has another file.
+        The path of a file that ends the command when it appears. Each start of the workflow has a file of its own.
     """
 
     task: str

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the steps of a trial that an order names. Returns 0 after success, 1 if a step fails.
+    """Run the steps that an order names, for one trial of a sweep. Returns 0 after success, 1 if a step fails.
 
     The error of a failed step is printed to standard error. `arguments` has the order as JSON; None for the arguments
     of the process.
