@@ -326,7 +326,7 @@ class ArchiveDriver:
         if address in pool.workers:
             self._give(client, pool, address)
         self._keep(task.piece, answer, outcomes)
-        self._faults.add_done(task.node, task.piece.size)
+        self._faults.add_screened_images(task.node, task.piece.size)
 
     def _answer(self, client: Client, task: _Task, address: str) -> bytes | None:
         """Fetch a worker's answer about a finished piece; None if the worker or the scheduler was lost.

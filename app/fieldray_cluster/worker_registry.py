@@ -55,7 +55,7 @@ from fieldray_cluster.node import all_versions
 
 CONNECTION_ERRORS: Final = (OSError, TimeoutError, CancelledError, KilledWorker)
 """The exceptions that Dask raises if the other side of a connection is lost."""
-MIN_CRASHES_BEFORE_BLAME: Final = 3
+DEATHS_BEFORE_IMAGE_FAULT: Final = 3
 """How many processes must have crashed while screening an image before the image may count as the cause."""
 AWAITS_SERVER_METRIC: Final = "awaits_server"
 """Name of the metric by which a worker reports that it waits for the server from which it downloads images."""
@@ -426,7 +426,7 @@ class FaultCounts:
         """Store the number of workers of a node, if it is larger than all earlier numbers for this node."""
         self._max_workers[node] = max(self._max_workers.get(node, 0), workers)
 
-    def add_done(self, node: str, images: int) -> None:
+    def add_screened_images(self, node: str, images: int) -> None:
         """Count `images` further screened images of a node. The node's count of failures in a row becomes 0."""
         self.done[node] = self.done.get(node, 0) + images
         self._in_a_row.pop(node, None)
@@ -465,7 +465,7 @@ class FaultCounts:
         is_last
             Whether this is the last piece. If True, no other piece can show whether the node works.
         """
-        if piece.deaths < MIN_CRASHES_BEFORE_BLAME:
+        if piece.deaths < DEATHS_BEFORE_IMAGE_FAULT:
             return False
         has_worked_since = any(self.done.get(node, 0) > before for node, before in piece.nodes)
         # A single node cannot be compared with other nodes. One screened image must be enough.
@@ -482,7 +482,7 @@ def result_key(*parts: object, version: str = VERSION) -> str:
     return digest(version, *parts)
 
 
-def file_or_folder_state(path: Path) -> tuple[str, ...]:
+def path_fingerprint(path: Path) -> tuple[str, ...]:
     """Return values that change when a file or a folder changes.
 
     For a file this is the SHA-256 of the content. For a folder these are names, sizes and modification times of all

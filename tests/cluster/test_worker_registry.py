@@ -26,6 +26,7 @@ from fieldray_cluster.worker_registry import (
     file_or_folder_state,
     incompatibility_reason,
     node_report_text,
+    path_fingerprint,
     required_versions,
     result_key,
     run_with_reconnects,
@@ -120,12 +121,12 @@ def test_an_image_is_to_blame_where_processes_of_two_nodes_ended_over_it() -> No
 
 def test_an_image_is_to_blame_where_its_node_has_screened_another_one_since() -> None:
     faults, both = FaultCounts(), ("ward", "attic")
-    faults.add_done("ward", 100)  # earlier: the node may have become faulty since
+    faults.add_screened_images("ward", 100)  # earlier: the node may have become faulty since
     piece = failed(faults, ONE, "ward", "ward", "ward")
     assert not faults.is_image_at_fault(piece, both, is_last=False)
-    faults.add_done("attic", 1)
+    faults.add_screened_images("attic", 1)
     assert not faults.is_image_at_fault(piece, both, is_last=False)
-    faults.add_done("ward", 1)
+    faults.add_screened_images("ward", 1)
     assert faults.is_image_at_fault(piece, both, is_last=False)
 
 
@@ -134,7 +135,7 @@ def test_with_one_node_an_image_is_to_blame_after_other_images_succeeded_or_as_t
     piece = failed(faults, ONE, "ward", "ward", "ward")
     assert not faults.is_image_at_fault(piece, ("ward",), is_last=False)
     assert faults.is_image_at_fault(piece, ("ward",), is_last=True)
-    faults.add_done("ward", 1)
+    faults.add_screened_images("ward", 1)
     assert faults.is_image_at_fault(failed(faults, ONE, "ward", "ward", "ward"), ("ward",), is_last=False)
 
 
@@ -149,13 +150,13 @@ def test_a_node_is_to_blame_by_deaths_in_a_row_and_all_its_workers_end_at_once()
         and faults.failures_in_a_row("ward") == 12
         and not faults.is_node_at_fault("attic")
     )
-    faults.add_done("ward", 1)
+    faults.add_screened_images("ward", 1)
     assert not faults.is_node_at_fault("ward")
 
 
 def test_halves_of_a_piece_keep_the_failures_of_the_piece() -> None:
     faults = FaultCounts()
-    faults.add_done("ward", 5)
+    faults.add_screened_images("ward", 5)
     assert [half.nodes for half in failed(faults, Piece(0, 4), "ward").halves()] == [(("ward", 5),)] * 2
 
 
@@ -167,10 +168,10 @@ def test_another_program_version_changes_the_key_of_a_result() -> None:
 def test_the_key_of_a_result_follows_the_content_of_files_and_folders(tmp_path: Path) -> None:
     labels = tmp_path / "labels.csv"
     labels.write_text("1")
-    before, folder = file_or_folder_state(labels), file_or_folder_state(tmp_path)
+    before, folder = path_fingerprint(labels), path_fingerprint(tmp_path)
     os.utime(labels, (1, 1))
-    assert file_or_folder_state(labels) == before and file_or_folder_state(tmp_path) != folder
+    assert path_fingerprint(labels) == before and path_fingerprint(tmp_path) != folder
     labels.write_text("2")
-    assert file_or_folder_state(labels) != before
+    assert path_fingerprint(labels) != before
     with pytest.raises(FileNotFoundError):
-        file_or_folder_state(tmp_path / "none")
+        path_fingerprint(tmp_path / "none")

@@ -30,7 +30,7 @@ from fieldray_adapt.files import digest, write_atomically
 from fieldray_adapt.recipes.tables import RecipeDocument
 from fieldray_adapt.run import lock_run_folder
 from fieldray_cluster.connection import ConnectionSettings
-from fieldray_cluster.worker_registry import file_or_folder_state, result_key, run_with_reconnects
+from fieldray_cluster.worker_registry import path_fingerprint, result_key, run_with_reconnects
 from fieldray_cluster.workflow.recipe import (
     PLACEHOLDER,
     Experiment,
@@ -90,7 +90,7 @@ class Task:
         OSError.
         """
         return result_key(
-            self.command, dict(self.parameter_values), [file_or_folder_state(path) for path in self.inputs], before
+            self.command, dict(self.parameter_values), [path_fingerprint(path) for path in self.inputs], before
         )
 
 

@@ -28,7 +28,7 @@ from fieldray_adapt.command import recipe_kind_of
 from fieldray_adapt.files import write_atomically
 from fieldray_adapt.recipes.tables import Problem, RecipeDocument, RecipeProblems, parse_table
 from fieldray_adapt.run import HISTORY_NAME
-from fieldray_cluster.worker_registry import file_or_folder_state, result_key
+from fieldray_cluster.worker_registry import path_fingerprint, result_key
 from fieldray_cluster.workflow.recipe import Parameter, RetryPolicy, Sweep, Value, Workflow, read_workflow
 from fieldray_cluster.workflow.run import TASKS_FOLDER, LineHandler, WorkflowRun, open_workflow_run
 from fieldray_cluster.workflow.tasks import STOP_NAME, Event, TaskSpec
@@ -325,7 +325,7 @@ def _settings(workflow: Workflow, sweep: Sweep, document: RecipeDocument) -> str
     Sweeps with different digests have different studies. Raises UsageProblem (workflow_input_missing).
     """
     try:
-        data = [file_or_folder_state(path) for path in _data_of(document, workflow.run)]
+        data = [path_fingerprint(path) for path in _data_of(document, workflow.run)]
     except OSError as error:
         raise UsageProblem(reason("workflow_input_missing", path=error.filename or document.path)) from error
     return result_key(dict(sweep.keys), sweep.metric, sweep.direction, workflow.seed, document.text, data)
