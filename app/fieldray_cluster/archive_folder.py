@@ -56,7 +56,7 @@ from fieldray.typed_json import parse_json
 from fieldray.workers.pool import open_workers
 from fieldray_cluster.archive_worker import ArchiveRequest
 from fieldray_cluster.object_server import ObjectServer, address_to_path, is_address
-from fieldray_cluster.objects import iterate_images_of_objects
+from fieldray_cluster.objects import list_images_on_server
 from fieldray_cluster.worker_registry import Piece
 
 _ROW_GROUP: Final = 1024
@@ -420,7 +420,7 @@ def list_images(
         A function that is called with the number of images found until now.
 
     Raises UsageProblem: archive_list_lost if there are results without a list, no_image_in for a path without images.
-    Raises StorageProblem, and the exceptions of `iterate_images_of_objects`.
+    Raises StorageProblem, and the exceptions of `list_images_on_server`.
     """
 
     def refuse(why: Reason) -> None:
@@ -435,8 +435,8 @@ def list_images(
     with contextlib.closing(open_workers(settings, 1)) as readers:
         if is_address(paths[0]):
             with scratch_folder() as scratch:
-                found = iterate_images_of_objects(
-                    ObjectServer(paths[0]), scratch, members=readers.zip_members, identify=readers.identify
+                found = list_images_on_server(
+                    ObjectServer(paths[0]), scratch, list_members=readers.zip_members, find_images=readers.identify
                 )
                 folder.write_list(found, progress=progress)
         else:

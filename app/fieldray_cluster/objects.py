@@ -47,8 +47,8 @@ _AHEAD: Final = 16  # objects that are downloaded, or being downloaded, before t
 # ---- listing of the images
 
 
-def iterate_images_of_objects(
-    server: ObjectServer, folder: Path, *, members: ListMembers, identify: Identify
+def list_images_on_server(
+    server: ObjectServer, folder: Path, *, list_members: ListMembers, find_images: Identify
 ) -> Iterator[tuple[ImageRef, str]]:
     """Yield each image in the objects on a server, with the state (size and tag) of the image's object.
 
@@ -59,9 +59,9 @@ def iterate_images_of_objects(
     ----------
     folder
         The folder for temporary copies of zip files, whose members are listed.
-    members
+    list_members
         A function that lists the members of a zip file.
-    identify
+    find_images
         A function that looks for images in the beginning of an object.
     """
 
@@ -75,7 +75,7 @@ def iterate_images_of_objects(
                 size_bytes = int(state.partition(" ")[0])
                 try:
                     beginning = ObjectHead(ref=ref, data=np.frombuffer(data, np.uint8), size_bytes=size_bytes)
-                    found = identify(beginning)
+                    found = find_images(beginning)
                 except InputProblem as problem:
                     return [ref_with_problem(ref, problem)], state, False
                 if found.kind != "longer":
@@ -89,7 +89,7 @@ def iterate_images_of_objects(
         objects = server.iterate_objects()
         while page := tuple(itertools.islice(objects, _PAGE)):
             for (address, _), (found, state, is_zip) in zip(page, threads.map(look, page), strict=True):
-                refs = _members(server, members, address, state, folder / "zip") if is_zip else found
+                refs = _members(server, list_members, address, state, folder / "zip") if is_zip else found
                 yield from ((ref, state) for ref in refs)
 
 

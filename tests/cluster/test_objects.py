@@ -30,7 +30,7 @@ from fieldray.imaging.synthetic import chest_phantom
 from fieldray.reasons import reason
 from fieldray.workers.pool import Workers
 from fieldray_cluster.object_server import ObjectServer, address_to_path, is_address, path_to_address
-from fieldray_cluster.objects import ObjectCache, ReadAhead, iterate_images_of_objects
+from fieldray_cluster.objects import ObjectCache, ReadAhead, list_images_on_server
 from phantoms import write_dicom
 from program import Fieldray, python, start, write_images
 from strange_services import reader_command
@@ -112,7 +112,7 @@ def listed(address: str) -> list[tuple[str, str]]:
     with tempfile.TemporaryDirectory() as folder:
         server, scratch = ObjectServer(address), Path(folder)
         found = list(
-            iterate_images_of_objects(server, scratch, members=members_in_this_process(), identify=identify_object)
+            list_images_on_server(server, scratch, list_members=members_in_this_process(), find_images=identify_object)
         )
     return [
         (path_to_address(ref.path) + (f"!{ref.member}" if ref.member else ""), ref.problem.code if ref.problem else "")
@@ -211,10 +211,10 @@ from pathlib import Path
 from fieldray.settings import Settings
 from fieldray.workers.pool import open_workers
 from fieldray_cluster.object_server import ObjectServer
-from fieldray_cluster.objects import iterate_images_of_objects
+from fieldray_cluster.objects import list_images_on_server
 with open_workers(Settings(), 1) as readers:
     server = ObjectServer("s3://box/in")
-    for ref, _ in iterate_images_of_objects(server, Path(), members=readers.zip_members, identify=readers.identify):
+    for ref, _ in list_images_on_server(server, Path(), list_members=readers.zip_members, find_images=readers.identify):
         print(ref.path.name, ref.kind, ref.header.rows, ref.problem and ref.problem.code)
 print("pydicom" in sys.modules)
 """
@@ -234,7 +234,7 @@ def test_a_header_that_crashes_its_reader_fails_only_its_own_object(
     server = ObjectServer("s3://box/in")
     with Workers(1, timeout_s=60, memory_limit_mb=2048, command=reader_command) as readers:
         found = list(
-            iterate_images_of_objects(server, tmp_path, members=readers.zip_members, identify=readers.identify)
+            list_images_on_server(server, tmp_path, list_members=readers.zip_members, find_images=readers.identify)
         )
     assert [(ref.path.name, bool(ref.problem)) for ref, _ in found] == [
         ("1.png", False), ("2.killed.png", True), ("3.png", False),
@@ -469,8 +469,8 @@ def test_an_object_without_a_time_of_change_is_not_screened(server: FolderServer
     server.faults["image-000.png"] = UNDATED
     with tempfile.TemporaryDirectory() as folder:
         asked = ObjectServer(server.address)
-        ((ref, state),) = iterate_images_of_objects(
-            asked, Path(folder), members=members_in_this_process(), identify=identify_object
+        ((ref, state),) = list_images_on_server(
+            asked, Path(folder), list_members=members_in_this_process(), find_images=identify_object
         )
     (server.home.parent / "work").mkdir()
     assert read_through_cache([(ref, state)], server.home.parent / "work" / "cache", server.address) == [
