@@ -35,13 +35,13 @@ from fieldray_cluster.archive_worker import (
     PieceSpec,
     check_node,
     max_answer_bytes,
-    pack_outcomes,
+    outcomes_to_parquet,
     parse_problem,
     parse_results,
     read_contents,
     replace_rows,
     screen_piece,
-    screen_to_bytes,
+    screen_piece_to_answer,
 )
 from fieldray_cluster.connection import ConnectionSettings, is_connected, list_workers
 from fieldray_cluster.object_server import is_address
@@ -266,7 +266,7 @@ class ArchiveDriver:
         states = self._images.object_states(piece) if is_address(self._request.paths[0]) else None
         spec = PieceSpec(request=self._request, refs=refs, files=files, states=states)
         key = f"chunk-{piece.start}-{piece.stop}-{uuid.uuid4().hex}"
-        future = client.submit(screen_to_bytes, self._screen, spec, key=key, workers=[address], pure=False)
+        future = client.submit(screen_piece_to_answer, self._screen, spec, key=key, workers=[address], pure=False)
         self._nodes_began_s.setdefault(node, time.monotonic())
         self._tasks[address] = _Task(
             future=future,
@@ -387,7 +387,7 @@ class ArchiveDriver:
             ref = ref_of(self._images.refs(piece)[0])
             cause = why or reason("archive_worker_ended", times=piece.deaths)
             failed = (FailedOutcome(ref=ref, stage="decode", reason=cause),)
-            self._keep(piece, pack_outcomes(failed, self._request), failed)
+            self._keep(piece, outcomes_to_parquet(failed, self._request), failed)
         else:
             self._suspect(piece)
         if self._faults.is_node_at_fault(node):

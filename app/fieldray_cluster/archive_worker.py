@@ -364,14 +364,14 @@ class PieceSpec:
     states: tuple[str, ...] | None = None
 
 
-def screen_to_bytes(screen: Callable[[PieceSpec], Sequence[Outcome]], spec: PieceSpec) -> bytes:
+def screen_piece_to_answer(screen: Callable[[PieceSpec], Sequence[Outcome]], spec: PieceSpec) -> bytes:
     """Screen a piece of an archive by calling `screen`. Returns the answer of a worker as bytes.
 
     The answer is a Parquet file with a row for each image, or a problem as JSON.
     """
     try:
         try:
-            return pack_outcomes(screen(spec), spec.request)
+            return outcomes_to_parquet(screen(spec), spec.request)
         except FieldrayError as error:
             _end_sessions()
             return reason_text(error.reason).encode()
@@ -395,14 +395,14 @@ def max_answer_bytes(images: int) -> int:
     return _MAX_BYTES * (images + 1)
 
 
-def pack_outcomes(outcomes: Sequence[Outcome], request: ArchiveRequest) -> bytes:
+def outcomes_to_parquet(outcomes: Sequence[Outcome], request: ArchiveRequest) -> bytes:
     """Return outcomes as the bytes of a Parquet file, with the columns of the results database and preview images."""
     own = {"model_sha256": request.model_sha256, "settings_hash": request.settings_hash}
     rows = [{**outcome_columns(each), **own, **_pictures(each)} for each in outcomes]
     return _file(pa.Table.from_pylist(rows, schema=_SCHEMA), request)
 
 
-def unpack_outcomes(data: bytes, request: ArchiveRequest) -> tuple[Outcome, ...]:
+def outcomes_from_parquet(data: bytes, request: ArchiveRequest) -> tuple[Outcome, ...]:
     """Read the outcomes of a request, with preview images, from the bytes of a Parquet file.
 
     Raises ValueError if the bytes are no Parquet file with outcomes of this request.
@@ -438,7 +438,7 @@ def parse_results(
         raise ValueError(f"{found.num_rows} results of {size} bytes for {len(refs)} images")
     if (found.metadata or {}).get(_WORK) != request.result_key.encode():
         raise ValueError("results of other work")
-    outcomes = unpack_outcomes(data, request)
+    outcomes = outcomes_from_parquet(data, request)
     for outcome, ref in zip(outcomes, refs, strict=True):
         _require_result_of(outcome, ref, known_sha256=(hashes or {}).get(ref.path, "") if ref.member is None else "")
     return outcomes

@@ -31,7 +31,7 @@ from fieldray_cluster.archive_worker import (
     PieceSpec,
     SentFiles,
     check_node,
-    pack_outcomes,
+    outcomes_to_parquet,
     parse_results,
     read_content,
 )
@@ -88,9 +88,9 @@ def stand_ins() -> dict[str, Callable[..., Any]]:
         if name == "bad-rows":
             return screen(dataclasses.replace(spec, refs=spec.refs[::-1]))
         if name == "bad-size":
-            archive_worker.pack_outcomes = lambda *_: bytes(2**25)
+            archive_worker.outcomes_to_parquet = lambda *_: bytes(2**25)
         if name == "bad-type":
-            archive_worker.screen_to_bytes = lambda *_: None  # used with the next piece
+            archive_worker.screen_piece_to_answer = lambda *_: None  # used with the next piece
         if name == "bad-silent":
             time.sleep(600)
         while len(list(begun.iterdir())) < 5:
@@ -143,7 +143,9 @@ class Begun:
     def keep(self, refs: Sequence[ImageRef], start: int, *, request: ArchiveRequest | None = None) -> None:
         """Write results of an earlier start, from image number `start` on. They say `not_an_image`."""
         outcomes = [RefusedOutcome(ref=ref, reason=reason("not_an_image")) for ref in refs]
-        self.folder.write_results(Piece(start, start + len(refs)), pack_outcomes(outcomes, request or self.request))
+        self.folder.write_results(
+            Piece(start, start + len(refs)), outcomes_to_parquet(outcomes, request or self.request)
+        )
 
     def refs(self, start: int, stop: int) -> list[ImageRef]:
         with self.folder.open_list() as images:
@@ -249,7 +251,7 @@ def test_failed_images_are_screened_again_and_the_others_of_their_file_are_not(b
     ]
     pieces = (Piece(0, 2), Piece(2, 9))  # failed images on both sides of the border of two files stay in their own file
     for piece in pieces:
-        begun.folder.write_results(piece, pack_outcomes(outcomes[piece.start : piece.stop], begun.request))
+        begun.folder.write_results(piece, outcomes_to_parquet(outcomes[piece.start : piece.stop], begun.request))
     saved = begun.run()
     assert Counter(outcome.reason.code for outcome in saved) == {"not_an_image": 5, "blank": 4}  # type: ignore[union-attr]
     assert begun.folder.finished_pieces(9) == pieces
@@ -280,7 +282,7 @@ def test_results_that_do_not_fit_the_request_are_discarded(
     outcomes: list[Outcome] = [RefusedOutcome(ref=ref, reason=reason("blank"), facts=facts) for ref in refs]
     hashes = {tmp_path / "a": "ab" * 32}
     assert [
-        one.ref for one in parse_results(refs, pack_outcomes(outcomes, request_made), request_made, hashes=hashes)
+        one.ref for one in parse_results(refs, outcomes_to_parquet(outcomes, request_made), request_made, hashes=hashes)
     ] == refs
     other = {
         "order": outcomes[::-1],
@@ -294,7 +296,7 @@ def test_results_that_do_not_fit_the_request_are_discarded(
     if case == "content":
         hashes = {tmp_path / "a": "cd" * 32}
     with pytest.raises(ValueError, match="results"):
-        parse_results(refs, pack_outcomes(other, made), request_made, hashes=hashes)
+        parse_results(refs, outcomes_to_parquet(other, made), request_made, hashes=hashes)
 
 
 def test_a_deleted_list_is_not_made_again_if_there_are_results(begun: Begun) -> None:

@@ -310,9 +310,9 @@ def _break_row(row: dict[str, Any], chance: random.Random, schema: Any) -> None:
 
 def read_chunk(data: bytes, _folder: Path) -> None:
     """Read results as the driver of an archive reads them from a worker."""
-    from fieldray_cluster.archive_worker import unpack_outcomes
+    from fieldray_cluster.archive_worker import outcomes_from_parquet
 
-    for one in unpack_outcomes(data, _request()):
+    for one in outcomes_from_parquet(data, _request()):
         outcome_columns(one)
 
 
