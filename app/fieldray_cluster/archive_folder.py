@@ -131,7 +131,7 @@ class ArchiveFolder:
         except (OSError, ValueError):
             return None
 
-    def record_merged(self, run_id: int) -> None:
+    def record_merged_run(self, run_id: int) -> None:
         """Store that all results were merged into the run `run_id`. Raises StorageProblem."""
         write_atomically(self.path / "merged.json", json.dumps({"run": run_id}).encode("ascii"))
 
@@ -154,7 +154,7 @@ class ArchiveFolder:
             return _ListNote()
 
     @property
-    def listed_on(self) -> datetime.date:
+    def listing_date(self) -> datetime.date:
         """The local date on which the image list was written."""
         return datetime.datetime.fromtimestamp(self._list.stat().st_mtime).astimezone().date()
 

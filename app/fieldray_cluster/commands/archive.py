@@ -144,7 +144,7 @@ def _screened(
         )
         progress = archive.run(connection_settings(options))
         run.finish()
-        folder.record_merged(run.run_id)
+        folder.record_merged_run(run.run_id)
         return progress, run.run_id
 
 
@@ -184,7 +184,7 @@ def _counted(count: int, noun: str) -> str:
 def _all_done(folder: ArchiveFolder, run_id: int) -> str:
     """Return a sentence about a finished archive: number of images, date of listing, and number of the run."""
     with folder.open_list() as images:
-        listed = f"All images ({len(images)}) that were listed on {folder.listed_on.isoformat()} have results"
+        listed = f"All images ({len(images)}) that were listed on {folder.listing_date.isoformat()} have results"
     return f"{listed}: run {run_id} of the history. To screen images added since then, name another folder (--out)."
 
 
