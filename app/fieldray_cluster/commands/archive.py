@@ -12,7 +12,12 @@ from fieldray.commands.options import add_pack_options, load_pack, pack_library,
 from fieldray.errors import UsageProblem
 from fieldray.paths import results_path
 from fieldray.reasons import reason
-from fieldray_cluster.commands.cluster import add_connection_options, cluster_modules, connection_settings, whole_number
+from fieldray_cluster.commands.cluster import (
+    add_connection_options,
+    connection_settings,
+    importing_cluster_modules,
+    whole_number,
+)
 
 if TYPE_CHECKING:
     from fieldray.commands.run import PackSummary
@@ -62,7 +67,7 @@ def register_commands(commands: argparse._SubParsersAction[Any], summary: str) -
 
 def run_screen(options: argparse.Namespace, console: Console) -> int:
     """Run `archive screen` (screen an archive into an output folder). Returns the exit code. Raises FieldrayError."""
-    with cluster_modules():
+    with importing_cluster_modules():
         from fieldray.commands.run import PackSummary
         from fieldray.domain.pack_setup import set_up_pack
         from fieldray.imaging.discover import absolute_paths

@@ -93,7 +93,7 @@ def whole_number(minimum: int, maximum: int) -> Callable[[str], int]:
 
 
 @contextlib.contextmanager
-def cluster_modules() -> Iterator[None]:
+def importing_cluster_modules() -> Iterator[None]:
     """Run a block that imports modules for clusters.
 
     If a module is missing, raises UsageProblem (cluster_not_installed, adapt_not_installed), whose text tells how to
@@ -112,7 +112,7 @@ def run_start(options: argparse.Namespace, console: Console) -> int:
 
     Returns the exit code. Raises UsageProblem, EnvironmentProblem.
     """
-    with cluster_modules():
+    with importing_cluster_modules():
         from fieldray_cluster.node import NodeGroup, NodeSettings
 
     _require_member(options, console)
@@ -137,7 +137,7 @@ def run_join(options: argparse.Namespace, console: Console) -> int:
 
     Returns the exit code. Raises UsageProblem, EnvironmentProblem.
     """
-    with cluster_modules():
+    with importing_cluster_modules():
         from fieldray.paths import scratch_folder
         from fieldray_cluster.connection import cores_per_worker, full_address, host_of, open_client, scheduler_state
         from fieldray_cluster.node import NodeGroup, NodeSettings
@@ -177,7 +177,7 @@ def run_status(options: argparse.Namespace, console: Console) -> int:
 
     Raises UsageProblem, EnvironmentProblem.
     """
-    with cluster_modules():
+    with importing_cluster_modules():
         from fieldray_cluster.connection import describe_cluster, open_client
 
     _print_certificates(options, console, "client")
@@ -191,7 +191,7 @@ def run_stop(options: argparse.Namespace, console: Console) -> int:
 
     Returns the exit code. Raises UsageProblem, EnvironmentProblem.
     """
-    with cluster_modules():
+    with importing_cluster_modules():
         from fieldray_cluster.connection import open_client
 
     with open_client(_to_look(options, "client")) as client:
@@ -205,7 +205,7 @@ def run_certificates(options: argparse.Namespace, console: Console) -> int:
 
     Raises UsageProblem, StorageProblem.
     """
-    with cluster_modules():
+    with importing_cluster_modules():
         from fieldray_cluster.certificates import make_certificates
 
     for path in make_certificates(options.folder):

@@ -17,7 +17,7 @@ from fieldray.commands.console import Console, add_command, path_option
 from fieldray.errors import UsageProblem
 from fieldray.paths import program_command
 from fieldray.reasons import reason
-from fieldray_cluster.commands.cluster import add_cluster_options, cluster_modules, whole_number
+from fieldray_cluster.commands.cluster import add_cluster_options, importing_cluster_modules, whole_number
 from fieldray_cluster.training.formulas import (
     MODES,
     REFERENCE_NETWORKS,
@@ -89,7 +89,7 @@ def make_trainer(options: argparse.Namespace, console: Console) -> Trainer | Non
     """
     if options.mode == "local" and options.workers == 1:
         return None
-    with cluster_modules():
+    with importing_cluster_modules():
         from fieldray_cluster.training.session import open_plan_client
         from fieldray_cluster.training.tasks import TrainingPlan
         from fieldray_cluster.training.trainer import DividedTrainer
@@ -139,7 +139,7 @@ def run_fetch(options: argparse.Namespace, console: Console) -> int:
 
     Raises UsageProblem, EnvironmentProblem, StorageProblem.
     """
-    with cluster_modules():
+    with importing_cluster_modules():
         from fieldray_adapt.command import object_copy_folders, recipe_kind_of
         from fieldray_adapt.recipes.classifier import with_absolute_paths
         from fieldray_adapt.recipes.tables import RecipeDocument
@@ -183,7 +183,7 @@ def run_measure_cluster(options: argparse.Namespace, console: Console) -> int:
 
     Raises UsageProblem, EnvironmentProblem.
     """
-    with cluster_modules():
+    with importing_cluster_modules():
         from fieldray_cluster.training.tasks import TrainingPlan
         from fieldray_cluster.training.trainer import measure_cluster
     plan = TrainingPlan(address=options.cluster, certificates=options.certificates)

@@ -12,7 +12,7 @@ from fieldray.commands.console import Console, add_command, add_command_group, p
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray_adapt.adapt_command import print_problems
-from fieldray_cluster.commands.cluster import cluster_modules
+from fieldray_cluster.commands.cluster import importing_cluster_modules
 
 _STOPPED: Final = 130
 
@@ -119,7 +119,7 @@ def _run(run: Callable[[argparse.Namespace, Console], int], options: argparse.Na
     printed.
     """
     try:
-        with cluster_modules():
+        with importing_cluster_modules():
             return run(options, console)
     except UsageProblem as problem:
         print_problems(problem, console)
