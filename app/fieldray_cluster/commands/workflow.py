@@ -59,9 +59,9 @@ def run_sweep(options: argparse.Namespace, console: Console) -> int:
 def run_status(options: argparse.Namespace, console: Console) -> int:
     """Run `workflow status`, which lists the tasks of a workflow's run. Returns the exit code. Raises UsageProblem."""
     from fieldray_cluster.workflow.report import last_output_lines, summary_text, task_row
-    from fieldray_cluster.workflow.run import read_states
+    from fieldray_cluster.workflow.run import read_task_states
 
-    states = read_states(options.recipe)
+    states = read_task_states(options.recipe)
     shown = [state for state in states if options.task in (None, state.task.name)]
     if not shown:
         raise UsageProblem(reason("workflow_no_task", task=options.task))
@@ -105,9 +105,9 @@ def run_report(options: argparse.Namespace, console: Console) -> int:
 
 def run_new(options: argparse.Namespace, console: Console) -> int:
     """Run `workflow new`, which writes a new recipe. Returns the exit code. Raises UsageProblem, StorageProblem."""
-    from fieldray_cluster.workflow.recipe import new_workflow
+    from fieldray_cluster.workflow.recipe import write_new_workflow
 
-    new_workflow(options.recipe)
+    write_new_workflow(options.recipe)
     console.print_line(f"Written: {options.recipe}")
     return 0
 

@@ -343,7 +343,7 @@ def read_workflow(path: Path) -> Workflow:
     return workflow.resolve_paths(base)
 
 
-def new_workflow(path: Path) -> None:
+def write_new_workflow(path: Path) -> None:
     """Write a workflow recipe with all keys as comments, and one small experiment that can be run.
 
     Raises UsageProblem if the file exists, and StorageProblem.

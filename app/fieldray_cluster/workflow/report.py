@@ -29,8 +29,8 @@ from fieldray_cluster.workflow.run import (
     TASKS_FOLDER,
     TaskState,
     count_statuses,
-    read_last_run_workflow,
-    read_states,
+    read_task_states,
+    read_workflow_of_last_run,
 )
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def write_report(path: Path) -> Path:
     `path` is the recipe. Raises UsageProblem for an invalid recipe or if there is no run (workflow_no_run), and
     StorageProblem.
     """
-    workflow, states = read_last_run_workflow(path), read_states(path)
+    workflow, states = read_workflow_of_last_run(path), read_task_states(path)
     run, sweep = workflow.run, workflow.sweep
     tasks = Section(title="Tasks", parts=[tasks_table(states)])
     recipes = [Code((run / RECIPE_TEXT_NAME).read_text(encoding="utf-8"))]

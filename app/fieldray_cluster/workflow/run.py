@@ -329,7 +329,7 @@ def task_states(graph: TaskGraph, latest: Mapping[str, Event]) -> list[TaskState
     return [TaskState(task=task, event=latest.get(task.name)) for tasks in graph.values() for task in tasks]
 
 
-def read_last_run_workflow(path: Path) -> Workflow:
+def read_workflow_of_last_run(path: Path) -> Workflow:
     """Return the workflow of the recipe `path` as it was at the last run. The recipe may have changed since then.
 
     Raises UsageProblem for an invalid recipe, or if there is no run (workflow_no_run).
@@ -341,12 +341,12 @@ def read_last_run_workflow(path: Path) -> Workflow:
     return replace(workflow, run=run)
 
 
-def read_states(path: Path) -> list[TaskState]:
+def read_task_states(path: Path) -> list[TaskState]:
     """Return the state of each task of the last run of the recipe `path`. The run may still be running.
 
     Raises UsageProblem for an invalid recipe, or if there is no run (workflow_no_run), and StorageProblem.
     """
-    workflow = read_last_run_workflow(path)
+    workflow = read_workflow_of_last_run(path)
     latest = {event.task: event for event in read_events(workflow.run)}
     left = {name: event for name, event in latest.items() if event.status == "running"}
     if is_running(workflow.run):

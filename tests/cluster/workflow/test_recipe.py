@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 from fieldray.errors import UsageProblem
 from fieldray_adapt.recipes.tables import RecipeProblems
-from fieldray_cluster.workflow.recipe import Parameter, count_combinations, draw_samples, new_workflow, read_workflow
+from fieldray_cluster.workflow.recipe import (
+    Parameter,
+    count_combinations,
+    draw_samples,
+    read_workflow,
+    write_new_workflow,
+)
 from fieldray_cluster.workflow.run import build_graph, fill_command
 
 TEXT = """
@@ -115,13 +121,13 @@ def test_a_parameter_s_value_cannot_split_or_extend_the_command() -> None:
 
 def test_a_new_recipe_has_every_key_and_can_be_run_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
-    new_workflow(path)
+    write_new_workflow(path)
     text = path.read_text(encoding="utf-8")
     assert all(f"\n#{key} =" in text for key in ("depends_on", "retries", "preemptible", "metric", "address"))
     graph = build_graph(read_workflow(path), recipe_folder=tmp_path)
     assert [task.command for task in graph["first"]] == [("fieldray", "--version"), ("fieldray", "--help")]
     with pytest.raises(UsageProblem, match="exists"):
-        new_workflow(path)
+        write_new_workflow(path)
 
 
 LISTS = st.dictionaries(

@@ -13,7 +13,7 @@ import pytest
 
 from fieldray.errors import UsageProblem
 from fieldray_cluster.workflow.report import last_output_lines, write_report
-from fieldray_cluster.workflow.run import TaskState, cancel_run, is_running, read_states, run_workflow
+from fieldray_cluster.workflow.run import TaskState, cancel_run, is_running, read_task_states, run_workflow
 from program import Fieldray, start
 from waiting import wait_for
 
@@ -56,7 +56,7 @@ def recipe(folder: Path, text: str, *, cluster: str = "") -> Path:
 
 
 def by_name(path: Path) -> dict[str, TaskState]:
-    return {state.task.name: state for state in read_states(path)}
+    return {state.task.name: state for state in read_task_states(path)}
 
 
 def wait_for_pids(folder: Path) -> Path:
@@ -108,7 +108,7 @@ command = "fieldray --version"
     page = write_report(path).read_text(encoding="utf-8")
     assert "program-0001" in page and "<script" not in page and "6 tasks: 6 done" in page
     path.write_text(path.read_text().replace("x = [1, 2]", "x = [7, 8]"))  # these have no outcome yet
-    assert {state.task.parameter_values.get("x") for state in read_states(path)} == {None, 1, 2}
+    assert {state.task.parameter_values.get("x") for state in read_task_states(path)} == {None, 1, 2}
     assert write_report(path).read_text(encoding="utf-8") == page
 
 

@@ -12,7 +12,7 @@ import pytest
 from fieldray.errors import UsageProblem
 from fieldray_adapt.recipes.tables import RecipeDocument, RecipeProblems
 from fieldray_cluster.workflow.report import write_report
-from fieldray_cluster.workflow.run import read_states
+from fieldray_cluster.workflow.run import read_task_states
 from fieldray_cluster.workflow.sweep import run_sweep
 from fieldray_cluster.workflow.trial_command import with_changed_keys
 from program import start
@@ -79,7 +79,7 @@ def test_a_sweep_with_a_lost_worker_ends_complete_and_a_second_one_does_nothing(
     assert run_sweep(path, say=lambda _: None, trial_command=trial) == "done"
     log = (tmp_path / "run" / "log.txt").read_text().splitlines()
     assert log == ["trial-0001 train", "trial-0001 train", "trial-0002 train", "trial-0003 train", "trial-0001 run"]
-    states = {state.task.name: state.status for state in read_states(path)}
+    states = {state.task.name: state.status for state in read_task_states(path)}
     assert states == {"trial-0001": "done", "trial-0002": "pruned", "trial-0003": "pruned", "winner": "done"}
 
     said = list[str]()
