@@ -307,8 +307,8 @@ def print_estimate(
     if server == "central":
         console.print_line(f"Speed-up: worst case {one.lowest_speed_up:.3f}, best case {one.highest_speed_up:.3f}.")
     console.print_line(f"Training takes {one.time_range.mean_s:.4g} s; on one machine {measured.serial_s:.4g} s.")
-    if not math.isclose(one.printed_speed_up, one.speed_up):
-        console.print_line(f"Speed-up by the published formulas, without corrections: {one.printed_speed_up:.3f}.")
+    if not math.isclose(one.thesis_speed_up, one.speed_up):
+        console.print_line(f"Speed-up by the published formulas, without corrections: {one.thesis_speed_up:.3f}.")
     _print_advice(console, measured, mode, asked, workers)
 
 
@@ -327,7 +327,7 @@ def _print_table(options: argparse.Namespace, console: Console, measured: Measur
     known = list(estimate_each(measured, mode=options.mode, server=server, max_workers=workers))
     console.write_program_line(";".join(("workers", "speed_up", "worst", "best", "printed")))
     for one in known:
-        figures = (one.speed_up, one.lowest_speed_up, one.highest_speed_up, one.printed_speed_up)
+        figures = (one.speed_up, one.lowest_speed_up, one.highest_speed_up, one.thesis_speed_up)
         console.write_program_line(";".join((str(one.workers), *(f"{figure:.6f}" for figure in figures))))
 
 

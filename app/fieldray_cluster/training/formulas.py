@@ -159,7 +159,7 @@ class AsynchronousTiming:
         return self.measured.gradient_s * (self.measured.slowest_factor if self.workers > 1 else 1.0)
 
     @property
-    def best_worker_s(self) -> float:
+    def best_with_free_server_s(self) -> float:
         """The shortest duration in seconds if no worker ever waits for a busy server (formulas 4.4, 4.13).
 
         The duration is (N-1)tc + (D/N)(2tc + tg). The worker that is served last waits once for all other workers, and
@@ -169,7 +169,7 @@ class AsynchronousTiming:
         return (self.workers - 1) * transfer_s + self.rounds * (2 * transfer_s + self.slowest_gradient_s)
 
     @property
-    def best_server_s(self) -> float:
+    def best_with_busy_server_s(self) -> float:
         """The shortest duration in seconds if the server never waits for a worker (formulas 4.5, 4.14).
 
         The duration is (D+1)tc + tg: the server receives all gradients without a pause.
@@ -185,14 +185,14 @@ class AsynchronousTiming:
         return self.rounds * (2 * self.workers * self.measured.transfer_s + self.slowest_gradient_s)
 
     @property
-    def central_range(self) -> TimeRange:
+    def central_server_range(self) -> TimeRange:
         """The duration with one central parameter server, in the best and in the worst case (formulas 4.10 and 4.19).
 
-        The best case is the larger of `best_server_s` and `best_worker_s` (formulas 4.6, 4.15).
+        The best case is the larger of `best_with_busy_server_s` and `best_with_free_server_s` (formulas 4.6, 4.15).
         """
-        return TimeRange(max(self.best_server_s, self.best_worker_s), self.worst_s)
+        return TimeRange(max(self.best_with_busy_server_s, self.best_with_free_server_s), self.worst_s)
 
-    def distributed_s(self, shares: Sequence[float] = ()) -> float:
+    def distributed_servers_s(self, shares: Sequence[float] = ()) -> float:
         """Return the duration in seconds with a parameter server on every machine (formulas 4.12, 4.21).
 
         With equal shards, the duration is (D/N)(2tc(N-1)/N + tg): each machine sends 1/N of the weights to each of the
@@ -222,9 +222,9 @@ class AsynchronousTiming:
         With distributed servers, both cases are equal, because the thesis has only one formula.
         """
         if server == "central":
-            return self.central_range
+            return self.central_server_range
         tensors = self.measured.tensors
-        time_s = self.distributed_s(server_shares(tensors, servers=self.workers) if tensors else ())
+        time_s = self.distributed_servers_s(server_shares(tensors, servers=self.workers) if tensors else ())
         return TimeRange(time_s, time_s)
 
     def update_s(self, server: ServerKind) -> float:
@@ -296,7 +296,7 @@ class TrainingEstimate:
         The speed-up for the mean of the best and the worst duration (formulas 4.22 and 4.23).
     lowest_speed_up, highest_speed_up
         The speed-up for the longer duration, and the speed-up for the shorter duration.
-    printed_speed_up
+    thesis_speed_up
         The speed-up by the formulas as printed in the thesis, without the corrections and additions of this module.
     """
 
@@ -307,7 +307,7 @@ class TrainingEstimate:
     speed_up: float
     lowest_speed_up: float
     highest_speed_up: float
-    printed_speed_up: float
+    thesis_speed_up: float
 
 
 def estimate_training(measured: Measurements, *, mode: Mode, server: ServerKind, workers: int) -> TrainingEstimate:
@@ -335,7 +335,7 @@ def estimate_training(measured: Measurements, *, mode: Mode, server: ServerKind,
         speed_up=measured.serial_s / span.mean_s,
         lowest_speed_up=measured.serial_s / max(span.worst_s, span.best_s),
         highest_speed_up=measured.serial_s / min(span.worst_s, span.best_s),
-        printed_speed_up=plain.serial_s / printed.mean_s,
+        thesis_speed_up=plain.serial_s / printed.mean_s,
     )
 
 
@@ -466,7 +466,7 @@ _AUXILIARY_AFTER: Final = {"inception_4a_projection/bias": 512, "inception_4d_pr
 _AUXILIARY_SIDE: Final = 4  # side in pixels of an auxiliary head's feature maps before its dense layers
 
 
-def trained_network_sizes(kind: str, *, classes: int = _CLASSES, has_auxiliary_heads: bool = False) -> tuple[int, ...]:
+def trained_tensor_sizes(kind: str, *, classes: int = _CLASSES, has_auxiliary_heads: bool = False) -> tuple[int, ...]:
     """Return the number of elements of each trained tensor of a network of the kind `kind`.
 
     Statistics of batch normalisation are left out. The totals for 1000 classes are: SqueezeNet 1.0 1,248,424, ResNet-34
@@ -498,10 +498,10 @@ def _conv(inputs: int, outputs: int, *, kernel: int = 1) -> list[int]:
 
 
 REFERENCE_NETWORKS: Final[Mapping[str, Callable[[], tuple[int, ...]]]] = {
-    "vgg-16e": lambda: trained_network_sizes("vgg19"),
-    "googlenet": lambda: trained_network_sizes("googlenet"),
-    "googlenet-auxiliary": lambda: trained_network_sizes("googlenet", has_auxiliary_heads=True),
-    "squeezenet": lambda: trained_network_sizes("squeezenet"),
-    "resnet-34": lambda: trained_network_sizes("resnet34"),
+    "vgg-16e": lambda: trained_tensor_sizes("vgg19"),
+    "googlenet": lambda: trained_tensor_sizes("googlenet"),
+    "googlenet-auxiliary": lambda: trained_tensor_sizes("googlenet", has_auxiliary_heads=True),
+    "squeezenet": lambda: trained_tensor_sizes("squeezenet"),
+    "resnet-34": lambda: trained_tensor_sizes("resnet34"),
 }
 """Functions that return the number of elements of each tensor of a network, by name of the network."""

@@ -37,7 +37,7 @@ from fieldray_cluster.training.formulas import (
     place_whole_tensors,
     server_loads,
     server_shares,
-    trained_network_sizes,
+    trained_tensor_sizes,
     training_time_range,
 )
 
@@ -54,33 +54,33 @@ def training(workers: int, **other: float) -> AsynchronousTiming:
     ("formula", "found", "expected"),
     [
         ("4.2, so many iterations", TimeRange(1, 1.5).scaled(12), TimeRange(12, 18)),
-        ("4.4, the last worker at best", ITERATION.best_worker_s, 2 * 2 + 2 + 5 + 2),
-        ("4.5, the server at best", ITERATION.best_server_s, 4 * 2 + 5),
-        ("4.6 to 4.10, an iteration", ITERATION.central_range, TimeRange(13, 2 * 3 * 2 + 5)),
-        ("4.11, its mean", ITERATION.central_range.mean_s, 15),
-        ("4.13, the last worker at best", ASYNCHRONOUS.best_worker_s, 2 * 2 + 4 * (2 * 2 + 5)),
-        ("4.14, the server at best", ASYNCHRONOUS.best_server_s, 13 * 2 + 5),
-        ("4.15 to 4.19, all batches", ASYNCHRONOUS.central_range, TimeRange(40, 4 * (2 * 3 * 2 + 5))),
+        ("4.4, the last worker at best", ITERATION.best_with_free_server_s, 2 * 2 + 2 + 5 + 2),
+        ("4.5, the server at best", ITERATION.best_with_busy_server_s, 4 * 2 + 5),
+        ("4.6 to 4.10, an iteration", ITERATION.central_server_range, TimeRange(13, 2 * 3 * 2 + 5)),
+        ("4.11, its mean", ITERATION.central_server_range.mean_s, 15),
+        ("4.13, the last worker at best", ASYNCHRONOUS.best_with_free_server_s, 2 * 2 + 4 * (2 * 2 + 5)),
+        ("4.14, the server at best", ASYNCHRONOUS.best_with_busy_server_s, 13 * 2 + 5),
+        ("4.15 to 4.19, all batches", ASYNCHRONOUS.central_server_range, TimeRange(40, 4 * (2 * 3 * 2 + 5))),
         # With slow links the server decides: tc = 20 gives 2*20 + 4*(40 + 5) = 220 and 13*20 + 5 = 265.
-        ("4.15 with slow links", training(3, transfer_s=20).central_range.best_s, 265),
-        ("4.20, its mean", ASYNCHRONOUS.central_range.mean_s, 54),
+        ("4.15 with slow links", training(3, transfer_s=20).central_server_range.best_s, 265),
+        ("4.20, its mean", ASYNCHRONOUS.central_server_range.mean_s, 54),
         # 100 s alone; best 10 s and worst 30 s. The mean of the times gives 5, that of the speed-ups 6.67.
         ("4.22, of the mean of times", 100 / TimeRange(10, 30).mean_s, 5),
         ("4.23, one machine", MEASURED.serial_s, 60),
-        ("one worker waits for a central server", training(1, batches=1).central_range, TimeRange(9, 9)),
-        ("and has its own share at home", training(1, batches=1).distributed_s(), 5),
+        ("one worker waits for a central server", training(1, batches=1).central_server_range, TimeRange(9, 9)),
+        ("and has its own share at home", training(1, batches=1).distributed_servers_s(), 5),
         ("batches rounded up", training(5, rounds_up_batches=True).worst_s, 3 * (2 * 5 * 2 + 5)),
         # (8-1) + 2/8 * 3 = 7.75; 2/8 * (16 + 1) = 4.25
         (
             "fewer batches than workers",
-            training(8, gradient_s=1, transfer_s=1, batches=2).central_range,
+            training(8, gradient_s=1, transfer_s=1, batches=2).central_server_range,
             TimeRange(7.75, 4.25),
         ),
-        ("a slow worker holds up the others", training(3, batches=3, slowest_factor=2).central_range.best_s, 18),
-        ("but not itself alone", training(1, batches=1, slowest_factor=2).central_range.best_s, 9),
+        ("a slow worker holds up the others", training(3, batches=3, slowest_factor=2).central_server_range.best_s, 18),
+        ("but not itself alone", training(1, batches=1, slowest_factor=2).central_server_range.best_s, 9),
         # The server of 4.14 begins with the first gradient, which comes from a worker that is not slow.
-        ("4.14 with a slow worker", training(3, slowest_factor=2).best_server_s, 31),
-        ("4.13 with a slow worker", training(3, slowest_factor=2).best_worker_s, 60),
+        ("4.14 with a slow worker", training(3, slowest_factor=2).best_with_busy_server_s, 31),
+        ("4.13 with a slow worker", training(3, slowest_factor=2).best_with_free_server_s, 60),
     ],
 )
 def test_a_formula_gives_the_number_calculated_by_hand(formula: str, found: object, expected: object) -> None:
@@ -88,13 +88,13 @@ def test_a_formula_gives_the_number_calculated_by_hand(formula: str, found: obje
 
 
 def test_4_12_and_4_21_distributed_servers() -> None:
-    assert ITERATION.distributed_s() == pytest.approx(2 * 2 * 2 / 3 + 5)
-    assert ASYNCHRONOUS.distributed_s() == pytest.approx(4 * (2 * 2 * 2 / 3 + 5))
+    assert ITERATION.distributed_servers_s() == pytest.approx(2 * 2 * 2 / 3 + 5)
+    assert ASYNCHRONOUS.distributed_servers_s() == pytest.approx(4 * (2 * 2 * 2 / 3 + 5))
 
 
 def test_a_synchronous_training_takes_the_sum_of_its_iterations() -> None:
     assert training_time_range(MEASURED, mode="sync-join", server="central", workers=3) == TimeRange(4 * 13, 4 * 17)
-    split = training(3, batches=3, gradient_s=5 / 3).central_range.scaled(12)
+    split = training(3, batches=3, gradient_s=5 / 3).central_server_range.scaled(12)
     assert training_time_range(MEASURED, mode="sync-split", server="central", workers=3) == split
     printed = training_time_range(MEASURED, mode="sync-split", server="central", workers=3, as_printed_in_thesis=True)
     assert printed == TimeRange(12 * 13, 12 * 17)
@@ -108,13 +108,13 @@ def test_workers_need_not_divide_the_batches() -> None:
 def test_unequal_shares_of_the_weights_correct_4_12_and_4_21() -> None:
     # The machine with one half sends it to two others, 2 * 1/2 of 2 s, twice as long as 4.12 has it for a third.
     shares = (0.5, 0.3, 0.2)
-    assert ITERATION.distributed_s(shares) == 2 * 2 + 5
-    assert ASYNCHRONOUS.distributed_s(shares) == 4 * (2 * 2 + 5)
+    assert ITERATION.distributed_servers_s(shares) == 2 * 2 + 5
+    assert ASYNCHRONOUS.distributed_servers_s(shares) == 4 * (2 * 2 + 5)
     # One without a share gets all of it: 1 - 0 exceeds 2 * 0.5.
-    assert ITERATION.distributed_s((0.5, 0.5, 0.0)) == 2 * 2 + 5
-    assert ITERATION.distributed_s((1 / 3,) * 3) == pytest.approx(ITERATION.distributed_s())
+    assert ITERATION.distributed_servers_s((0.5, 0.5, 0.0)) == 2 * 2 + 5
+    assert ITERATION.distributed_servers_s((1 / 3,) * 3) == pytest.approx(ITERATION.distributed_servers_s())
     with pytest.raises(ValueError, match="shares"):
-        ITERATION.distributed_s((1.0,))
+        ITERATION.distributed_servers_s((1.0,))
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_updates_of_the_weights_add_their_time(
     assert (found.best_s, found.worst_s) == pytest.approx((expected.best_s, expected.worst_s))
     one = estimate_training(measured, mode=mode, server=server, workers=3)
     assert one.speed_up == pytest.approx(12 * (5 + update_s) / found.mean_s)  # one machine updates, too
-    assert one.printed_speed_up == estimate_training(MEASURED, mode=mode, server=server, workers=3).printed_speed_up
+    assert one.thesis_speed_up == estimate_training(MEASURED, mode=mode, server=server, workers=3).thesis_speed_up
 
 
 def test_the_server_with_most_weights_determines_the_time_of_an_update() -> None:
@@ -218,8 +218,8 @@ def test_a_split_batch_as_printed_is_never_faster_than_one_machine() -> None:
         one = estimate_training(measured, mode="sync-split", server="central", workers=workers)
         # mean of (N+1)tc and 2N tc: (3N+1)tc/2
         expected = 0.758 / ((3 * workers + 1) * 0.033 / 2 + 0.758)
-        assert one.printed_speed_up == pytest.approx(expected)
-        assert one.printed_speed_up < 1
+        assert one.thesis_speed_up == pytest.approx(expected)
+        assert one.thesis_speed_up < 1
 
 
 def test_the_speed_up_is_that_of_the_mean_time_and_its_bounds_those_of_the_cases() -> None:
@@ -471,8 +471,8 @@ def test_whole_tensors_on_8_servers_slow_training_as_calculated(
     network: str, times: tuple[float, float], mode: Mode, expected: float
 ) -> None:
     """Nearer to what was measured (6.5, 4 and 2.1) than equal shards, which give 7.43, 5.40 and 2.93."""
-    sizes = trained_network_sizes(network, classes=257)
+    sizes = trained_tensor_sizes(network, classes=257)
     measured = Measurements(gradient_s=times[0], transfer_s=times[1], batches=128, tensors=sizes)
     one = estimate_training(measured, mode=mode, server="distributed", workers=8)
     assert round(one.speed_up, 2) == expected
-    assert one.printed_speed_up > one.speed_up or mode == "sync-split"
+    assert one.thesis_speed_up > one.speed_up or mode == "sync-split"
