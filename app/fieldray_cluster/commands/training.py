@@ -339,7 +339,7 @@ def _measured(options: argparse.Namespace) -> Measurements:
         update_s=options.t_update,
         slowest_factor=options.slowest,
         rounds_up_batches=options.ceil,
-        tensors=REFERENCE_NETWORKS[options.network]() if options.network else (),
+        tensor_sizes=REFERENCE_NETWORKS[options.network]() if options.network else (),
     )
 
 
@@ -347,6 +347,6 @@ def _require_possible(measured: Measurements, workers: int) -> None:
     """Raise UsageProblem if there are more workers than batches, or more workers than the estimate allows."""
     if workers > measured.batches:
         raise UsageProblem(reason("estimate_workers", workers=workers, batches=measured.batches))
-    limit = _MAX_WORKERS_PLACED if measured.tensors else _MAX_WORKERS
+    limit = _MAX_WORKERS_PLACED if measured.tensor_sizes else _MAX_WORKERS
     if workers > limit:
         raise UsageProblem(reason("estimate_most_workers", workers=workers, limit=limit))

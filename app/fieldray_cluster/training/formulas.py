@@ -87,7 +87,7 @@ class Measurements:
         Time of the slowest worker divided by the time of the other workers, 1 or more.
     rounds_up_batches
         Whether the number of batches of one worker is rounded up to a whole number.
-    tensors
+    tensor_sizes
         Number of elements of each tensor of the network, if distributed servers have whole tensors (algorithm 3.7).
         Empty if the servers have equal shards.
 
@@ -104,7 +104,7 @@ class Measurements:
     update_s: float = 0.0
     slowest_factor: float = 1.0
     rounds_up_batches: bool = False
-    tensors: tuple[int, ...] = ()
+    tensor_sizes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         times = (self.gradient_s, self.transfer_s)
@@ -142,7 +142,7 @@ class AsynchronousTiming:
             raise ValueError(f"one worker or more: {self.workers}")
 
     @property
-    def rounds(self) -> float:
+    def batches_per_worker(self) -> float:
         """The number of batches that one worker computes, D/N.
 
         The number may be a fraction, as in the thesis. With `Measurements.rounds_up_batches`, the number is rounded up.
@@ -166,7 +166,7 @@ class AsynchronousTiming:
         then never again.
         """
         transfer_s = self.measured.transfer_s
-        return (self.workers - 1) * transfer_s + self.rounds * (2 * transfer_s + self.slowest_gradient_s)
+        return (self.workers - 1) * transfer_s + self.batches_per_worker * (2 * transfer_s + self.slowest_gradient_s)
 
     @property
     def best_with_busy_server_s(self) -> float:
@@ -182,7 +182,7 @@ class AsynchronousTiming:
 
         In the worst case, all workers use the server's link at the same time in every transfer.
         """
-        return self.rounds * (2 * self.workers * self.measured.transfer_s + self.slowest_gradient_s)
+        return self.batches_per_worker * (2 * self.workers * self.measured.transfer_s + self.slowest_gradient_s)
 
     @property
     def central_server_range(self) -> TimeRange:
@@ -214,7 +214,7 @@ class AsynchronousTiming:
             raise ValueError(f"{len(shares)} shares for {self.workers} machines")
         held = shares or (1 / self.workers,)
         transferred = max(max((self.workers - 1) * share, 1 - share) for share in held)
-        return self.rounds * (2 * self.measured.transfer_s * transferred + self.slowest_gradient_s)
+        return self.batches_per_worker * (2 * self.measured.transfer_s * transferred + self.slowest_gradient_s)
 
     def time_range(self, server: ServerKind) -> TimeRange:
         """Return the duration with parameter servers of the kind `server`, in the best and in the worst case.
@@ -223,7 +223,7 @@ class AsynchronousTiming:
         """
         if server == "central":
             return self.central_server_range
-        tensors = self.measured.tensors
+        tensors = self.measured.tensor_sizes
         time_s = self.distributed_servers_s(server_shares(tensors, servers=self.workers) if tensors else ())
         return TimeRange(time_s, time_s)
 
@@ -235,7 +235,7 @@ class AsynchronousTiming:
         """
         if server == "central":
             return self.measured.update_s
-        shares = server_shares(self.measured.tensors, servers=self.workers) if self.measured.tensors else ()
+        shares = server_shares(self.measured.tensor_sizes, servers=self.workers) if self.measured.tensor_sizes else ()
         return self.measured.update_s * max(shares or (1 / self.workers,))
 
 
@@ -266,13 +266,13 @@ def training_time_range(
     whole = AsynchronousTiming(measured=measured, workers=workers)
     update_s = whole.update_s(server)
     if mode == "async":
-        span, rounds_s = whole.time_range(server), whole.rounds * update_s
+        span, rounds_s = whole.time_range(server), whole.batches_per_worker * update_s
         if server == "distributed":
             return span.add(workers * rounds_s, workers * rounds_s)
         server_s = 2 * measured.transfer_s + measured.gradient_s + measured.batches * update_s
         span = span.add(rounds_s, workers * rounds_s)
         return replace(span, best_s=max(span.best_s, server_s))
-    iteration, iterations = replace(measured, batches=workers), whole.rounds
+    iteration, iterations = replace(measured, batches=workers), whole.batches_per_worker
     if mode == "sync-split":
         iterations = float(measured.batches)
         if not as_printed_in_thesis:
@@ -325,7 +325,7 @@ def estimate_training(measured: Measurements, *, mode: Mode, server: ServerKind,
     Raises ValueError if `workers` is below 1.
     """
     span = training_time_range(measured, mode=mode, server=server, workers=workers)
-    plain = replace(measured, rounds_up_batches=False, tensors=(), update_s=0.0)
+    plain = replace(measured, rounds_up_batches=False, tensor_sizes=(), update_s=0.0)
     printed = training_time_range(plain, mode=mode, server=server, workers=workers, as_printed_in_thesis=True)
     return TrainingEstimate(
         mode=mode,

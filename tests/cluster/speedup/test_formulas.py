@@ -101,8 +101,8 @@ def test_a_synchronous_training_takes_the_sum_of_its_iterations() -> None:
 
 
 def test_workers_need_not_divide_the_batches() -> None:
-    assert training(3, batches=128).rounds == pytest.approx(42.666667)
-    assert training(3, batches=128, rounds_up_batches=True).rounds == 43
+    assert training(3, batches=128).batches_per_worker == pytest.approx(42.666667)
+    assert training(3, batches=128, rounds_up_batches=True).batches_per_worker == 43
 
 
 def test_unequal_shares_of_the_weights_correct_4_12_and_4_21() -> None:
@@ -144,7 +144,7 @@ def test_updates_of_the_weights_add_their_time(
 
 def test_the_server_with_most_weights_determines_the_time_of_an_update() -> None:
     # Of tensors of 6, 3 and 1 elements the first server holds six tenths: 2 * 2 * 1.2 s of transfers.
-    measured = replace(MEASURED, update_s=1, tensors=(6, 3, 1))
+    measured = replace(MEASURED, update_s=1, tensor_sizes=(6, 3, 1))
     found = training_time_range(measured, mode="sync-join", server="distributed", workers=3)
     assert found.mean_s == pytest.approx(4 * (4.8 + 5 + 0.6))
 
@@ -472,7 +472,7 @@ def test_whole_tensors_on_8_servers_slow_training_as_calculated(
 ) -> None:
     """Nearer to what was measured (6.5, 4 and 2.1) than equal shards, which give 7.43, 5.40 and 2.93."""
     sizes = trained_tensor_sizes(network, classes=257)
-    measured = Measurements(gradient_s=times[0], transfer_s=times[1], batches=128, tensors=sizes)
+    measured = Measurements(gradient_s=times[0], transfer_s=times[1], batches=128, tensor_sizes=sizes)
     one = estimate_training(measured, mode=mode, server="distributed", workers=8)
     assert round(one.speed_up, 2) == expected
     assert one.thesis_speed_up > one.speed_up or mode == "sync-split"
