@@ -109,7 +109,7 @@ def _epochs_s(task: DividedTask, plan: TrainingPlan, count: int) -> Sequence[flo
     weights = task.open().weights()
     layout = WeightLayout.from_weights(weights)
     with open_plan_client(plan) as client:
-        state = ShardState.initial(layout.vector(weights))
+        state = ShardState.initial(layout.to_vector(weights))
         course = train_epochs_on_cluster(client, plan=plan, task=task, layout=layout, state=state)
         with contextlib.closing(course):
             ends = [epoch.ended_s for epoch in itertools.islice(course, count)]

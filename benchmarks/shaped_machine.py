@@ -68,14 +68,14 @@ class _Machine:
         from fieldray_cluster.training.tasks import TrainingPlan
 
         replica, layout = self._learner.open(), self._learner.layout
-        values, times = layout.vector(replica.weights()), list[tuple[float, float, float]]()
+        values, times = layout.to_vector(replica.weights()), list[tuple[float, float, float]]()
         for step in range(repeats):
             began_s = time.perf_counter()
-            replica.set_weights(layout.weights(values))
+            replica.set_weights(layout.to_weights(values))
             set_s, used_s = time.perf_counter(), time.process_time()
             taken = replica.gradient(0, step % self._learner.batches, TrainingPlan(), 0)
             taken_s, used_s = time.perf_counter(), time.process_time() - used_s
-            layout.vector(taken.gradient)
+            layout.to_vector(taken.gradient)
             times.append((taken_s - set_s, time.perf_counter() - began_s, used_s))
         return [statistics.median(column) for column in zip(*times, strict=True)]
 
@@ -84,7 +84,7 @@ class _Machine:
         from fieldray_cluster.training.shard import Shard, ShardState
 
         layout = self._learner.layout
-        values = layout.vector(self._learner.first_weights())
+        values = layout.to_vector(self._learner.first_weights())
         shard = Shard(
             ShardState.initial(values), layout=layout, ranges=layout.ranges(1, evenly=True)[0], rule=self._learner.rule
         )
@@ -105,7 +105,7 @@ class _Machine:
         service = ServerSettings(
             layout=layout, ranges=runs, rule=task.rule, plan=made, updates_per_epoch=made.updates_per_epoch(batches)
         )
-        state = ShardState.initial(layout.vector(task.first_weights())).part(runs)
+        state = ShardState.initial(layout.to_vector(task.first_weights())).part(runs)
         served = ShardServer(service, state, host=self._host, token=token)
         self._open.append(served)
         return served.address

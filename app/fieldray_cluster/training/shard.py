@@ -51,7 +51,7 @@ class WeightLayout:
         """The number of elements of all weight tensors together."""
         return sum(self.sizes)
 
-    def vector(self, weights: Mapping[str, NDArray[np.float32]]) -> Vector:
+    def to_vector(self, weights: Mapping[str, NDArray[np.float32]]) -> Vector:
         """Join the tensors of weights or of a gradient to one vector. Missing tensors become zeros."""
         parts = [
             np.ravel(weights[name]).astype(np.float32, copy=False) if name in weights else np.zeros(size, np.float32)
@@ -59,7 +59,7 @@ class WeightLayout:
         ]
         return np.concatenate(parts)
 
-    def weights(self, vector: Vector) -> Weights:
+    def to_weights(self, vector: Vector) -> Weights:
         """Split a vector into weight tensors by name. The tensors are views of the vector, not copies."""
         found, start = Weights(), 0
         for name, shape, size in zip(self.names, self.shapes, self.sizes, strict=True):
@@ -125,14 +125,16 @@ def clip_gradient(gradient: Vector, layout: WeightLayout, max_norm: float) -> Ve
     """
     if not max_norm:
         return gradient
-    trained = [part.ravel() for name, part in layout.weights(gradient).items() if not name.endswith(STATISTIC_SUFFIXES)]
+    trained = [
+        part.ravel() for name, part in layout.to_weights(gradient).items() if not name.endswith(STATISTIC_SUFFIXES)
+    ]
     norm = math.sqrt(sum(float(np.dot(part, part)) for part in trained))
     if norm <= max_norm:
         return gradient
-    return layout.vector(
+    return layout.to_vector(
         {
             name: part if name.endswith(STATISTIC_SUFFIXES) else part * np.float32(max_norm / norm)
-            for name, part in layout.weights(gradient).items()
+            for name, part in layout.to_weights(gradient).items()
         },
     )
 

@@ -83,10 +83,10 @@ class _DividedState:
     state: ShardState
 
     def weights(self) -> Weights:
-        return self.layout.weights(self.state.values)
+        return self.layout.to_weights(self.state.values)
 
     def set_weights(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
-        self.state = replace(self.state, values=self.layout.vector(weights))
+        self.state = replace(self.state, values=self.layout.to_vector(weights))
 
     def optimiser_state(self) -> dict[str, NDArray[Any]]:
         state = self.state
@@ -243,7 +243,7 @@ class _ClusterTraining:
         `validated` adds the figures on validation images to an epoch's figures. `progress` is called after each epoch.
         """
         layout = WeightLayout.from_weights(weights)
-        divided = _DividedState(layout, ShardState.initial(layout.vector(weights)))
+        divided = _DividedState(layout, ShardState.initial(layout.to_vector(weights)))
         if kept := self._checkpoint.restore(divided, fingerprint=key):
             self.history = list(kept.progress.history)
             self._trained_s = (self.history[-1].time_s or 0.0) if self.history else 0.0
@@ -257,7 +257,7 @@ class _ClusterTraining:
         for epoch in made if done < task.epochs else ():
             divided.state = epoch.state
             ended = EpochFigures(epoch=first + epoch.number, epochs=total, loss=epoch.loss)
-            ended = validated(layout.weights(epoch.state.average), ended)
+            ended = validated(layout.to_weights(epoch.state.average), ended)
             late = sorted(epoch.staleness.elements())
             # The first epoch counts from its first update, because starting processes is no training.
             took_s = epoch.ended_s - (epoch.began_s if began_s is None else began_s)
@@ -274,7 +274,7 @@ class _ClusterTraining:
             course = TrainingProgress(history=tuple(self.history))
             self._checkpoint.save(divided, CheckpointContent(progress=course, arrays={}), fingerprint=key)
             progress(row)
-        return layout.weights(divided.state.average)
+        return layout.to_weights(divided.state.average)
 
 
 # ---- measurement of a cluster
@@ -347,7 +347,7 @@ def measure_cluster(path: Path, plan: TrainingPlan, *, repeats: int) -> ClusterT
         replica = task.open()
     layout = WeightLayout.from_weights(replica.weights())
     gradient_s = _median_s(lambda batch: replica.gradient(0, batch, TrainingPlan(), 0), task, repeats)
-    values = layout.vector(replica.weights())
+    values = layout.to_vector(replica.weights())
     (runs,) = layout.ranges(1, evenly=True)
     shard = Shard(ShardState.initial(values), layout=layout, ranges=runs, rule=task.rule)
     update_s = _median_s(lambda _: shard.update(values, learning_rate=1e-3), task, repeats)
@@ -364,12 +364,12 @@ def measure_step_s(task: DividedTask, repeats: int) -> float:
     set_thread_count(worker_cores())
     replica = task.open()
     layout = WeightLayout.from_weights(replica.weights())
-    values = layout.vector(replica.weights())
+    values = layout.to_vector(replica.weights())
 
     def whole_step(batch: int) -> None:
-        replica.set_weights(layout.weights(values))
+        replica.set_weights(layout.to_weights(values))
         taken = replica.gradient(0, batch, TrainingPlan(), 0)
-        clip_gradient(layout.vector(taken.gradient), layout, task.rule.clip_norm)
+        clip_gradient(layout.to_vector(taken.gradient), layout, task.rule.clip_norm)
 
     return _median_s(whole_step, task, repeats)
 

@@ -201,7 +201,7 @@ class _Work:
         last = per_epoch * (spec.task.epochs - spec.first_epoch)
         while number < last:
             epoch, own = spec.first_epoch + number // per_epoch, number % per_epoch
-            replica.set_weights(spec.layout.weights(self._values))
+            replica.set_weights(spec.layout.to_weights(self._values))
             batch = plan.batch_index(batches, spec.worker, own)
             header: dict[str, Any] = {
                 "number": number,
@@ -213,7 +213,7 @@ class _Work:
                 taken = replica.gradient(epoch, batch, plan, spec.worker)
                 if not math.isfinite(taken.loss):
                     return WorkerResult(diverged=(epoch + 1, batch + 1))
-                gradient = spec.layout.vector(taken.gradient)
+                gradient = spec.layout.to_vector(taken.gradient)
                 header |= {"weight": taken.weight, "loss": taken.loss}
             number += 1
             with _raising_if_lost():

@@ -78,7 +78,7 @@ def _train(
 def _epochs(client: Client, plan: TrainingPlan, task: DividedClassifierTraining) -> Iterator[TrainedEpoch]:
     layout = WeightLayout.from_weights(weights())
     return train_epochs_on_cluster(
-        client, plan=plan, task=task, layout=layout, state=ShardState.initial(layout.vector(weights()))
+        client, plan=plan, task=task, layout=layout, state=ShardState.initial(layout.to_vector(weights()))
     )
 
 
@@ -87,15 +87,15 @@ def _train_in_one_process(folder: Path, *, joined: int = 1) -> ShardState:
     task = task_in(folder)
     layout, replica = WeightLayout.from_weights(weights()), task.open()
     share = Shard(
-        ShardState.initial(layout.vector(weights())), layout=layout, ranges=((0, layout.size),), rule=task.rule
+        ShardState.initial(layout.to_vector(weights())), layout=layout, ranges=((0, layout.size),), rule=task.rule
     )
     updates = task.batches // joined
     for epoch in range(EPOCHS):
         for update in range(updates):
-            replica.set_weights(layout.weights(share.state.values))
+            replica.set_weights(layout.to_weights(share.state.values))
             taken = [replica.gradient(epoch, update * joined + place, TrainingPlan(), 0) for place in range(joined)]
             whole = sum(one.weight for one in taken)
-            mean = sum(layout.vector(one.gradient) * np.float32(one.weight / whole) for one in taken)
+            mean = sum(layout.to_vector(one.gradient) * np.float32(one.weight / whole) for one in taken)
             share.update(mean, learning_rate=task.learning_rate(epoch, update / updates))
     return share.state
 
@@ -107,7 +107,7 @@ def test_synchronous_workers_get_the_weights_of_one_process(
 ) -> None:
     found, history = _train(client, TrainingPlan(workers=2, mode=mode, server=server), tmp_path / "divided")
     expected = _train_in_one_process(tmp_path / "alone", joined=joined).average
-    np.testing.assert_allclose(WeightLayout.from_weights(weights()).vector(found), expected, atol=1e-5)
+    np.testing.assert_allclose(WeightLayout.from_weights(weights()).to_vector(found), expected, atol=1e-5)
     assert [row.epoch for row in history] == [1, 2] and history[0].staleness_most is None
 
 
@@ -118,7 +118,9 @@ def test_undivided_tensors_and_turns_keep_the_result(client: Client, tmp_path: P
     )
     found, _ = _train(client, plan, tmp_path / "divided")
     np.testing.assert_allclose(
-        WeightLayout.from_weights(weights()).vector(found), _train_in_one_process(tmp_path / "alone").average, atol=1e-5
+        WeightLayout.from_weights(weights()).to_vector(found),
+        _train_in_one_process(tmp_path / "alone").average,
+        atol=1e-5,
     )
 
 
@@ -146,7 +148,9 @@ def test_a_training_resumes_after_its_last_epoch(client: Client, tmp_path: Path)
     found, history = _train(client, plan, tmp_path / "divided", progress=lambda row: seen.append(row.epoch))
     assert seen == [2] and len(history) == 2
     np.testing.assert_allclose(
-        WeightLayout.from_weights(weights()).vector(found), _train_in_one_process(tmp_path / "alone").average, atol=1e-5
+        WeightLayout.from_weights(weights()).to_vector(found),
+        _train_in_one_process(tmp_path / "alone").average,
+        atol=1e-5,
     )
 
 

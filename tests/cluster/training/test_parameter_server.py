@@ -214,7 +214,7 @@ def test_the_end_of_a_session_ends_every_wait() -> None:
 
 def test_a_layout_is_cut_and_joined_without_loss() -> None:
     vector = np.arange(LAYOUT.size, dtype=np.float32)
-    np.testing.assert_array_equal(LAYOUT.vector(LAYOUT.weights(vector)), vector)
+    np.testing.assert_array_equal(LAYOUT.to_vector(LAYOUT.to_weights(vector)), vector)
     for evenly in (True, False):
         held = LAYOUT.ranges(3, evenly=evenly)
         places = sorted(place for runs in held for start, stop in runs for place in range(start, stop))

@@ -39,7 +39,7 @@ LAYOUT = WeightLayout.from_weights(weights())
 
 def _mean(parts: list[Any]) -> np.ndarray:
     whole = sum(part.weight for part in parts)
-    return sum(LAYOUT.vector(part.gradient) * np.float32(part.weight / whole) for part in parts)  # type: ignore[return-value]
+    return sum(LAYOUT.to_vector(part.gradient) * np.float32(part.weight / whole) for part in parts)  # type: ignore[return-value]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_the_parts_of_a_batch_give_its_gradient_however_unequal(replica: Replica
     plan = TrainingPlan(workers=workers, mode="sync-split")
     whole = replica.gradient(0, 1, ALONE, 0)
     parts = [replica.gradient(0, 1, plan, worker) for worker in range(workers)]
-    np.testing.assert_allclose(_mean(parts), LAYOUT.vector(whole.gradient), atol=1e-6)
+    np.testing.assert_allclose(_mean(parts), LAYOUT.to_vector(whole.gradient), atol=1e-6)
     assert sum(part.weight for part in parts) == whole.weight
 
 
@@ -72,7 +72,7 @@ def test_a_shard_of_all_weights_makes_the_updates_of_the_engine() -> None:
     taking = open_engine(own, start, settings=SETTINGS, name="tensorflow")
     layout = WeightLayout.from_weights(stepping.weights())
     share = Shard(
-        ShardState.initial(layout.vector(stepping.weights())),
+        ShardState.initial(layout.to_vector(stepping.weights())),
         layout=layout,
         ranges=((0, layout.size),),
         rule=UpdateRule(weight_decay=SETTINGS.weight_decay),
@@ -81,11 +81,11 @@ def test_a_shard_of_all_weights_makes_the_updates_of_the_engine() -> None:
     for _ in range(3):
         images = generator.random((8, 32, 32, 1), np.float32)
         targets = np.tile(np.array([[0, 1], [1, 0]], np.float32), (4, 1))
-        taking.set_weights(layout.weights(share.state.values))
+        taking.set_weights(layout.to_weights(share.state.values))
         gradient, loss = taking.gradient(images, targets)
-        share.update(layout.vector(gradient), learning_rate=1e-3)
+        share.update(layout.to_vector(gradient), learning_rate=1e-3)
         assert stepping.step(images, targets, learning_rate=1e-3) == pytest.approx(loss, rel=1e-5)
-        np.testing.assert_allclose(share.state.values, layout.vector(stepping.weights()), atol=1e-5)
+        np.testing.assert_allclose(share.state.values, layout.to_vector(stepping.weights()), atol=1e-5)
 
 
 def test_a_task_is_identified_by_the_content_of_its_arrays_and_not_by_their_path(tmp_path: Path) -> None:
@@ -142,9 +142,9 @@ def test_a_worker_that_cannot_reach_its_server_is_reported_as_lost(tmp_path: Pat
 def test_frozen_layers_do_not_change() -> None:
     layout = WeightLayout.from_weights(weights())
     rule = UpdateRule(weight_decay=0.1, frozen=frozenset({"first"}))
-    share = Shard(ShardState.initial(layout.vector(weights())), layout=layout, ranges=((0, layout.size),), rule=rule)
+    share = Shard(ShardState.initial(layout.to_vector(weights())), layout=layout, ranges=((0, layout.size),), rule=rule)
     share.update(np.ones(layout.size, np.float32), learning_rate=0.1)
-    moved = {name for name, array in layout.weights(share.state.values).items() if (array != weights()[name]).any()}
+    moved = {name for name, array in layout.to_weights(share.state.values).items() if (array != weights()[name]).any()}
     assert moved == {name for name in weights() if not name.startswith("first/")}
 
 
