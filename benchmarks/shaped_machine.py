@@ -172,7 +172,7 @@ class _StandIn:
     batches: int
     elements: int
     epochs: int = 1
-    sizes: tuple[int, ...] = (64,)
+    images_per_batch: tuple[int, ...] = (64,)
 
     @property
     def arrays(self) -> Path:

@@ -123,7 +123,7 @@ def train_epochs_on_cluster(
     training_node_other), EnvironmentProblem (training_server_lost, training_server_unreached, training_worker_lost),
     ConnectionLost, IncompatibleNodes.
     """
-    plan.require_enough_batches(batches=task.batches, sizes=task.sizes)
+    plan.require_enough_batches(batches=task.batches, images_per_batch=task.images_per_batch)
     with ExitStack() as ends:
         session = _Session(client, plan, task, layout, say)
         ends.callback(session.close)
@@ -254,7 +254,7 @@ class _Session:
                 for array, part in zip(arrays, np.split(message.values, 4), strict=True):
                     scatter(part, runs, into=array)
             state = ShardState(arrays[0], arrays[1], arrays[2], arrays[3], found[-1]["steps"])
-            return make_epoch(number, state, found)
+            return make_trained_epoch(number, state, found)
         except (OSError, ValueError) as error:
             log.warning("connection to a parameter server lost: %s", error)
             raise EnvironmentProblem(reason("training_server_lost")) from error
@@ -320,8 +320,8 @@ class _Session:
                 result: WorkerResult = wait_for_result(future, timeout_s=_PATIENCE_S)
         except WorkerLost:
             return True
-        if result.diverged:
-            epoch, step = result.diverged
+        if result.diverged_at:
+            epoch, step = result.diverged_at
             raise UsageProblem(reason("training_diverged", epoch=epoch, step=step))
         if result.arrays_problem_code:
             address = self._at[worker]
@@ -346,7 +346,7 @@ class _Session:
         self._send_out(worker, free[0])
 
 
-def make_epoch(number: int, state: ShardState, facts: Sequence[Mapping[str, Any]]) -> TrainedEpoch:
+def make_trained_epoch(number: int, state: ShardState, facts: Sequence[Mapping[str, Any]]) -> TrainedEpoch:
     """Combine the facts of all parameter servers about an epoch into the result of the epoch.
 
     `state` is the joined state of all shards. `facts` are results of `ParameterServer.snapshot`. Each server has the

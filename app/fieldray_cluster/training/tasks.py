@@ -126,17 +126,17 @@ class TrainingPlan:
             return slice(0, size)
         return slice(size * worker // self.workers, size * (worker + 1) // self.workers)
 
-    def require_enough_batches(self, *, batches: int, sizes: Sequence[int]) -> None:
+    def require_enough_batches(self, *, batches: int, images_per_batch: Sequence[int]) -> None:
         """Raise UsageProblem if there are more workers than batches in an epoch, or than images in a divided batch.
 
         Parameters
         ----------
         batches
             Number of batches in an epoch.
-        sizes
+        images_per_batch
             Number of images in a batch. For lung fields two numbers: images with masks, images for the image checks.
         """
-        least = min((size for size in sizes if size), default=0)
+        least = min((size for size in images_per_batch if size), default=0)
         if self.mode == "sync-split" and self.workers > least:
             raise UsageProblem(reason("training_small_batch", workers=self.workers, images=least))
         if self.mode in ("sync-join", "async") and self.workers > batches:
@@ -278,7 +278,7 @@ class DividedClassifierTraining:
         return self.schedule.epochs
 
     @property
-    def sizes(self) -> tuple[int, ...]:
+    def images_per_batch(self) -> tuple[int, ...]:
         """The number of images in a batch."""
         return (min(self.schedule.batch_size, self._drawn),)
 
@@ -403,7 +403,7 @@ class DividedLungTraining:
         return self.recipe.training.stages[self.stage].epochs
 
     @property
-    def sizes(self) -> tuple[int, ...]:
+    def images_per_batch(self) -> tuple[int, ...]:
         """The number of images with masks in a batch, and the number of images for the image checks in a batch."""
         training = self.recipe.training
         return (training.masks_per_step, training.checks_per_step if self.recipe.chests else 0)
@@ -452,7 +452,7 @@ class _LungReplica(Replica):
 
     def gradient(self, epoch: int, step: int, plan: TrainingPlan, worker: int) -> GradientResult:
         seed, task = self._task.recipe.training.seed, self._task
-        with_masks, with_targets = task.sizes
+        with_masks, with_targets = task.images_per_batch
 
         def generator(index: int) -> np.random.Generator:
             return np.random.default_rng((seed, task.first_epoch + epoch, step, index))

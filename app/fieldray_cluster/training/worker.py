@@ -68,14 +68,14 @@ class WorkerResult:
     ----------
     was_lost
         Whether a parameter server was lost, or another process has replaced the worker's process.
-    diverged
+    diverged_at
         Epoch and step (both from 1) whose loss was not finite; None if all losses were finite.
     arrays_problem_code
         The code of the reason why the worker could not read the training images; "" if it could.
     """
 
     was_lost: bool = False
-    diverged: tuple[int, int] | None = None
+    diverged_at: tuple[int, int] | None = None
     arrays_problem_code: str = ""
 
 
@@ -212,7 +212,7 @@ class _Work:
             if batch is not None:
                 taken = replica.gradient(epoch, batch, plan, spec.worker)
                 if not math.isfinite(taken.loss):
-                    return WorkerResult(diverged=(epoch + 1, batch + 1))
+                    return WorkerResult(diverged_at=(epoch + 1, batch + 1))
                 gradient = spec.layout.to_vector(taken.gradient)
                 header |= {"weight": taken.weight, "loss": taken.loss}
             number += 1

@@ -204,5 +204,5 @@ def test_an_impossible_plan_is_an_error(wrong: dict[str, Any], said: str) -> Non
 )
 def test_more_workers_than_work_are_an_error(mode: Any, batches: int, sizes: tuple[int, ...], said: str) -> None:
     with pytest.raises(UsageProblem, match=said):
-        TrainingPlan(workers=4, mode=mode).require_enough_batches(batches=batches, sizes=sizes)
-    TrainingPlan(workers=3, mode=mode).require_enough_batches(batches=3, sizes=(8, 3))
+        TrainingPlan(workers=4, mode=mode).require_enough_batches(batches=batches, images_per_batch=sizes)
+    TrainingPlan(workers=3, mode=mode).require_enough_batches(batches=3, images_per_batch=(8, 3))
