@@ -61,7 +61,7 @@ _TICK_S: Final = 0.1
 _CLOCKS_S: Final = 120.0
 ANSWER_TIMEOUT_S: Final = 10.0
 """Seconds to wait for a worker's answer before work goes on without that worker."""
-ProcessState = Callable[..., tuple[float, str]]
+ClockReport = Callable[..., tuple[float, str]]
 """A function that a process runs to report its clock (seconds since 1970), and a sentence about its certificate."""
 AnswerFuture = Future[object]
 """The future of a worker's answer to a question."""
@@ -175,9 +175,9 @@ def is_connected(client: Client) -> bool:
     return bool(client.status == "running")
 
 
-def client_tls_context(member: Client | Worker) -> ssl.SSLContext | None:
+def client_tls_context(client_or_worker: Client | Worker) -> ssl.SSLContext | None:
     """Return the TLS context for connections of a client or worker; None for unencrypted connections."""
-    context: ssl.SSLContext | None = member.security.get_connection_args("client").get("ssl_context")
+    context: ssl.SSLContext | None = client_or_worker.security.get_connection_args("client").get("ssl_context")
     return context
 
 
@@ -249,7 +249,7 @@ def clock_note(remote_clock_s: float, *, local_clock_s: float | None = None) -> 
     return reason("cluster_clock", difference=abs(seconds)) if abs(seconds) > _CLOCKS_S else None
 
 
-def process_state(dask_worker: Any = None, dask_scheduler: Any = None) -> tuple[float, str]:
+def clock_and_certificate(dask_worker: Any = None, dask_scheduler: Any = None) -> tuple[float, str]:
     """Return the clock of this process (seconds since 1970), and a text about the certificate of this process.
 
     Dask passes the worker or the scheduler in which the function runs.
@@ -263,27 +263,27 @@ def process_state(dask_worker: Any = None, dask_scheduler: Any = None) -> tuple[
         return time.time(), problem.reason.text
 
 
-def scheduler_state(client: Client, state: ProcessState = process_state) -> str:
+def scheduler_clock(client: Client, report: ClockReport = clock_and_certificate) -> str:
     """Return a text about the clock and the certificate of the scheduler.
 
-    `state` is the function that the scheduler runs to report clock and certificate.
+    `report` is the function that the scheduler runs to report clock and certificate.
     """
     began_s = time.time()
     try:
-        said: object = client.run_on_scheduler(state)
+        said: object = client.run_on_scheduler(report)
     except Exception as error:  # the scheduler has another version, or was just lost
         said = error
     return _state_text(said, local_clock_s=(began_s + time.time()) / 2)
 
 
-def describe_cluster(client: Client, state: ProcessState = process_state) -> list[str]:
+def describe_cluster(client: Client, report: ClockReport = clock_and_certificate) -> list[str]:
     """Return a line about the scheduler, and a line about each worker of a cluster.
 
-    The line of a worker has name, address, memory, "working" or "idle", certificate and clock. `state` is the function
+    The line of a worker has name, address, memory, "working" or "idle", certificate and clock. `report` is the function
     that each process runs to report clock and certificate.
     """
     workers, began_s = list_workers(client), time.time()
-    said = ask_workers(workers, client, state)
+    said = ask_workers(workers, client, report)
     local_clock_s = (began_s + time.time()) / 2
     with _checking_messages(client):
         lines = [
@@ -292,7 +292,7 @@ def describe_cluster(client: Client, state: ProcessState = process_state) -> lis
             f"{_state_text(said.get(address), local_clock_s=local_clock_s)}"
             for address, worker in sorted(workers.items(), key=lambda item: str(item[1]["name"]))
         ]
-    return [f"{client.scheduler.address}: {len(workers)} workers  {scheduler_state(client, state)}", *lines]
+    return [f"{client.scheduler.address}: {len(workers)} workers  {scheduler_clock(client, report)}", *lines]
 
 
 def _state_text(answer: object, *, local_clock_s: float) -> str:

@@ -27,12 +27,12 @@ from fieldray_cluster.certificates import CERTIFICATE_FILES, make_certificates, 
 from fieldray_cluster.connection import (
     ConnectionSettings,
     ForbiddenPickle,
+    clock_and_certificate,
     describe_cluster,
     full_address,
     host_of,
     list_workers,
     open_client,
-    process_state,
     require_same_version,
 )
 from fieldray_cluster.node import NodeGroup, NodeSettings, all_versions
@@ -146,7 +146,7 @@ def test_a_clock_that_is_off_and_a_certificate_that_has_ended_are_named(tmp_path
     make_certificates(ended, days=-1)
 
     def late(dask_worker: Any = None, dask_scheduler: Any = None) -> tuple[float, str]:
-        now_s, certificate = process_state(dask_worker, dask_scheduler)
+        now_s, certificate = clock_and_certificate(dask_worker, dask_scheduler)
         return now_s + (3600 if dask_worker else -3600), certificate
 
     with open_client(ConnectionSettings(workers=1, certificates=tmp_path)) as client:

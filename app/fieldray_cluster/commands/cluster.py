@@ -139,14 +139,14 @@ def run_join(options: argparse.Namespace, console: Console) -> int:
     """
     with importing_cluster_modules():
         from fieldray.paths import scratch_folder
-        from fieldray_cluster.connection import cores_per_worker, full_address, host_of, open_client, scheduler_state
+        from fieldray_cluster.connection import cores_per_worker, full_address, host_of, open_client, scheduler_clock
         from fieldray_cluster.node import NodeGroup, NodeSettings
 
     _require_member(options, console)
     address = full_address(options.address, options.certificates)
     name = options.name or platform.node() or options.host
     with open_client(_to_look(options, "node")) as client:
-        console.print_line(f"The scheduler: {scheduler_state(client)}")
+        console.print_line(f"The scheduler: {scheduler_clock(client)}")
     with scratch_folder() as scratch, NodeGroup() as nodes:
         started = [
             nodes.add(
