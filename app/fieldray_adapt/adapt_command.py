@@ -21,10 +21,10 @@ from fieldray.paths import data_folder
 from fieldray.persistence import PRIVATE_MODE
 from fieldray.reasons import reason
 from fieldray_cluster.commands.training import (
-    add_estimate,
-    add_fetch,
+    add_estimate_subcommand,
     add_fetch_option,
-    add_measure_cluster,
+    add_fetch_subcommand,
+    add_measure_cluster_subcommand,
     add_training_options,
     fetch_in_other_process,
     make_trainer,
@@ -130,14 +130,14 @@ def register_commands(commands: argparse._SubParsersAction[Any], summary: str) -
     new.add_argument(
         "recipe", type=path_option, nargs="?", metavar="RECIPE", help="the file to write (default: KIND.toml)"
     )
-    new.set_defaults(command=run_new)
-    add_compile(actions)
-    add_fetch(actions)
-    add_measure_cluster(actions)
-    add_estimate(actions)
+    new.set_defaults(command=run_new_command)
+    add_compile_subcommand(actions)
+    add_fetch_subcommand(actions)
+    add_measure_cluster_subcommand(actions)
+    add_estimate_subcommand(actions)
 
 
-def add_compile(actions: argparse._SubParsersAction[Any]) -> None:
+def add_compile_subcommand(actions: argparse._SubParsersAction[Any]) -> None:
     """Add the subcommand `compile`, which compiles an existing pack for the Edge TPU."""
     action = add_command(actions, "compile", "compile a pack for the Edge TPU, where edgetpu_compiler is installed")
     action.add_argument("pack", type=path_option, metavar="PACK", help="the folder of a classifier's pack")
@@ -188,7 +188,7 @@ def run_check(options: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def run_new(options: argparse.Namespace, console: Console) -> int:
+def run_new_command(options: argparse.Namespace, console: Console) -> int:
     """Run `adapt new`, which writes a new recipe. Returns the exit code. Raises UsageProblem, StorageProblem."""
     with report_missing_libraries(console):
         from fieldray_adapt.command import write_new_recipe

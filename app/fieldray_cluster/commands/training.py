@@ -106,7 +106,7 @@ def make_trainer(options: argparse.Namespace, console: Console) -> Trainer | Non
     return DividedTrainer(plan, open_cluster=lambda: open_plan_client(plan), say=console.print_line)
 
 
-def add_fetch(actions: argparse._SubParsersAction[Any]) -> None:
+def add_fetch_subcommand(actions: argparse._SubParsersAction[Any]) -> None:
     """Add the subcommand `adapt fetch`, which copies a recipe's images from servers."""
     action = add_command(actions, "fetch", "copy the images of a recipe from their server", run=run_fetch)
     action.add_argument("recipe", type=path_option, metavar="RECIPE", help="the recipe (a TOML file)")
@@ -157,7 +157,7 @@ def run_fetch(options: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def add_measure_cluster(actions: argparse._SubParsersAction[Any]) -> None:
+def add_measure_cluster_subcommand(actions: argparse._SubParsersAction[Any]) -> None:
     """Add the subcommand `adapt measure-cluster`, which measures the times of a cluster."""
     action = add_command(
         actions, "measure-cluster", "measure whether several workers are worth using", run=run_measure_cluster
@@ -210,7 +210,7 @@ def _number(*, above: float = -math.inf, minimum: float = -math.inf) -> Callable
     return number
 
 
-def add_estimate(actions: argparse._SubParsersAction[Any]) -> None:
+def add_estimate_subcommand(actions: argparse._SubParsersAction[Any]) -> None:
     """Add the subcommand `adapt estimate`, which predicts the speed-up of a training with several workers."""
     parser = add_command(
         actions, "estimate", "predict how much faster training is on several machines", run=run_estimate,

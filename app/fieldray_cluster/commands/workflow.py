@@ -28,7 +28,7 @@ def register_commands(commands: argparse._SubParsersAction[Any], summary: str) -
             action.add_argument("--json", choices=("-",), help="print one JSON object per task")
 
 
-def run_run(options: argparse.Namespace, console: Console) -> int:
+def run_run_command(options: argparse.Namespace, console: Console) -> int:
     """Run `workflow run`, which runs the experiments of a workflow. Returns the exit code.
 
     Raises UsageProblem, EnvironmentProblem.
@@ -103,7 +103,7 @@ def run_report(options: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def run_new(options: argparse.Namespace, console: Console) -> int:
+def run_new_command(options: argparse.Namespace, console: Console) -> int:
     """Run `workflow new`, which writes a new recipe. Returns the exit code. Raises UsageProblem, StorageProblem."""
     from fieldray_cluster.workflow.recipe import write_new_workflow
 
@@ -127,8 +127,8 @@ def _run(run: Callable[[argparse.Namespace, Console], int], options: argparse.Na
 
 
 _COMMANDS: Final = {
-    "new": ("write a commented recipe to begin with", run_new),
-    "run": ("run the unfinished tasks of a workflow", run_run),
+    "new": ("write a commented recipe to begin with", run_new_command),
+    "run": ("run the unfinished tasks of a workflow", run_run_command),
     "sweep": ("run the unfinished trials of a sweep, and make a pack of the best trial", run_sweep),
     "status": ("list the tasks of a run, while it runs or afterwards", run_status),
     "cancel": ("stop a workflow that runs in another window", run_cancel),
