@@ -165,7 +165,7 @@ def _is_value(value: object) -> TypeGuard[Value]:
 
 PLACEHOLDER: Final = re.compile(r"\{\{(\w+)\}\}")
 """The pattern of a placeholder, such as {{name}}, in the command of an experiment."""
-BUILT_IN: Final = ("index", "run", "folder", "here")
+BUILT_IN_NAMES: Final = ("index", "run", "folder", "here")
 """The names of placeholders that every command may use without a parameter.
 
 `index` is the number of the task, from 1. `run` is the run folder, `folder` the task's folder, `here` the recipe's
@@ -243,10 +243,10 @@ class Experiment(RetryPolicy):
     def validity_rules(self) -> ValidityRules:
         """Return the conditions that the values of this table must fulfil (see `recipes.tables.ValidityRules`)."""
         used, known = set(PLACEHOLDER.findall(self.command)), set(self.parameters)
-        missing, unused = used - known - set(BUILT_IN), known - used
+        missing, unused = used - known - set(BUILT_IN_NAMES), known - used
         yield not missing, "command", f"has placeholders without a parameter: {', '.join(sorted(missing))}"
         yield not unused, "parameters", f"are not used in the command: {', '.join(sorted(unused))}"
-        yield not known & set(BUILT_IN), "parameters", f"must not be called {', '.join(BUILT_IN)}"
+        yield not known & set(BUILT_IN_NAMES), "parameters", f"must not be called {', '.join(BUILT_IN_NAMES)}"
         too_many = f"make {self.task_count} combinations, and at most {MAX_TASKS} are run; give samples"
         yield self.task_count <= MAX_TASKS, "parameters", too_many
 
@@ -391,7 +391,9 @@ def _input_problems(experiment: Mapping[str, Any], at: tuple[str, ...], base: Pa
     parameters = experiment.get("parameters")
     for text in _texts(experiment, "inputs"):
         unknown = (
-            set(PLACEHOLDER.findall(text)) - set(parameters if isinstance(parameters, dict) else ()) - set(BUILT_IN)
+            set(PLACEHOLDER.findall(text))
+            - set(parameters if isinstance(parameters, dict) else ())
+            - set(BUILT_IN_NAMES)
         )
         if unknown:
             yield Problem((*at, "inputs"), f"have placeholders without a parameter: {', '.join(sorted(unknown))}")

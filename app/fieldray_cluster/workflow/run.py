@@ -83,15 +83,14 @@ class Task:
     folder: Path
     inputs: tuple[Path, ...] = ()
 
-    def key(self, before: str) -> str:
+    def key(self, earlier_digest: str) -> str:
         """Return a digest of all inputs of the task: command, program version, files, and earlier tasks.
 
-        `before` is the digest of the tasks for which this task waits. Raises FileNotFoundError for a missing input, and
-        OSError.
+        `earlier_digest` is the digest of the tasks for which this task waits. Raises FileNotFoundError for a missing
+        input, and OSError.
         """
-        return result_key(
-            self.command, dict(self.parameter_values), [path_fingerprint(path) for path in self.inputs], before
-        )
+        inputs = [path_fingerprint(path) for path in self.inputs]
+        return result_key(self.command, dict(self.parameter_values), inputs, earlier_digest)
 
 
 TaskGraph = Mapping[str, tuple[Task, ...]]
