@@ -202,18 +202,18 @@ class TableKey:
         return self.default is MISSING
 
 
-def table_keys(table: Any, described: Mapping[str, Key] | None = None) -> dict[str, TableKey]:
+def table_keys(table: Any, descriptions: Mapping[str, Key] | None = None) -> dict[str, TableKey]:
     """Return the keys of a table class in the order of its fields, each with its type, description and default.
 
-    `described` has descriptions by name of the key, for keys that the class does not describe because the class is in
-    another package.
+    `descriptions` has descriptions by name of the key, for keys that the class does not describe because the class is
+    in another package.
     """
     hints = typing.get_type_hints(table, include_extras=True)
     found = {}
     for known in fields(table):
         kind, keys = _described(hints[known.name])
         own = known.metadata.get(_KEY)
-        keys = [*keys, own] if own else keys or [(described or {}).get(known.name, Key())]
+        keys = [*keys, own] if own else keys or [(descriptions or {}).get(known.name, Key())]
         found[known.name] = TableKey(kind=kind, key=_merged(keys), default=_default(known))
     return found
 
@@ -298,14 +298,14 @@ class _Reading:
             return self._wrong(at, str(problem))
         return self.value(chosen, value, at, Key(keys=key.keys))
 
-    def _table_or_scalar(self, kind: Any, value: object, at: Location, described: Mapping[str, Key]) -> Any:
+    def _table_or_scalar(self, kind: Any, value: object, at: Location, descriptions: Mapping[str, Key]) -> Any:
         """Parse an inner table, or one number, text or path. Returns `_WRONG` for a wrong value, as `value`."""
         if reads_itself := getattr(kind, "from_document", None):
             try:
                 return reads_itself(value)
             except ValueError as problem:
                 return self._wrong(at, str(problem))
-        return self._table(kind, value, at, described) if is_dataclass(kind) else self._plain(kind, value, at)
+        return self._table(kind, value, at, descriptions) if is_dataclass(kind) else self._plain(kind, value, at)
 
     def _tuple(self, kinds: tuple[Any, ...], value: object, at: Location) -> Any:
         if not isinstance(value, list):
@@ -331,10 +331,10 @@ class _Reading:
             return self._wrong(at, f"must be {_NAMES.get(kind, kind.__name__)}, not {shown}")
         return value
 
-    def _table(self, kind: Any, value: object, at: Location, described: Mapping[str, Key]) -> Any:
+    def _table(self, kind: Any, value: object, at: Location, descriptions: Mapping[str, Key]) -> Any:
         if not isinstance(value, Mapping):
             return self._wrong(at, f"must be a table of keys, not {value}")
-        known, before = table_keys(kind, described), len(self._problems)
+        known, before = table_keys(kind, descriptions), len(self._problems)
         for name in value:
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1)
@@ -468,29 +468,29 @@ def recipe_template(schema: type[Any]) -> str:
     return head + "\n".join(_table_lines(schema, "", {})) + "\n"
 
 
-def _table_lines(table: type[Any], path: str, described: Mapping[str, Key]) -> Iterator[str]:
+def _table_lines(table: type[Any], path: str, descriptions: Mapping[str, Key]) -> Iterator[str]:
     """Yield the lines of a template for a table: first the keys of the table, then its inner tables.
 
-    `path` is the full name of the table, such as `training.stages`. `described` as for `table_keys`.
+    `path` is the full name of the table, such as `training.stages`. `descriptions` as for `table_keys`.
     """
-    for name, key in table_keys(table, described).items():
+    for name, key in table_keys(table, descriptions).items():
         if _inner(key) is None:
             yield from _key_lines(name, key)
-    for key, inner, whole in inner_tables(table, path, described):
+    for key, inner, whole in inner_tables(table, path, descriptions):
         lines = [table_header(key, whole), *_table_lines(inner, whole, key.key.keys)]
         yield ""
         yield from _comment(key.key.doc)
         yield from lines if key.is_needed else map(_commented, lines)
 
 
-def _key_lines(name: str, known: TableKey) -> Iterator[str]:
-    key = known.key
-    value = key.example if key.example is not None else None if known.is_needed else known.default
-    if value is None and known.is_needed:
-        value = typing.get_args(known.kind)[0] if typing.get_origin(known.kind) is typing.Literal else ""
-    notes = [value_description(known), key.unit, key.allowed_range]
+def _key_lines(name: str, table_key: TableKey) -> Iterator[str]:
+    key = table_key.key
+    value = key.example if key.example is not None else None if table_key.is_needed else table_key.default
+    if value is None and table_key.is_needed:
+        value = typing.get_args(table_key.kind)[0] if typing.get_origin(table_key.kind) is typing.Literal else ""
+    notes = [value_description(table_key), key.unit, key.allowed_range]
     yield from _comment(f"{key.doc} ({'; '.join(dict.fromkeys(note for note in notes if note))})")
-    is_set = known.is_needed or key.example is not None
+    is_set = table_key.is_needed or key.example is not None
     if value is None or value in ((), {}, ""):
         yield f"#{name} = ..."
     else:
@@ -512,42 +512,42 @@ def _commented(line: str) -> str:
 
 
 def inner_tables(
-    table: type[Any], path: str, described: Mapping[str, Key]
+    table: type[Any], path: str, descriptions: Mapping[str, Key]
 ) -> Iterator[tuple[TableKey, type[Any], str]]:
     """Yield each key of a table class whose value is an inner table: the key, the inner class, and the key's full name.
 
     The full name is `path`, a dot and the key's name. For a key with any number of tables by name, `.NAME` is added.
-    `path` is the full name of `table`; "" for the whole recipe. `described` as for `table_keys`.
+    `path` is the full name of `table`; "" for the whole recipe. `descriptions` as for `table_keys`.
     """
-    for name, known in table_keys(table, described).items():
-        if inner := _inner(known):
-            own = f"{name}.NAME" if typing.get_origin(_described(known.kind)[0]) is Mapping else name
-            yield known, inner, f"{path}.{own}" if path else own
+    for name, table_key in table_keys(table, descriptions).items():
+        if inner := _inner(table_key):
+            own = f"{name}.NAME" if typing.get_origin(_described(table_key.kind)[0]) is Mapping else name
+            yield table_key, inner, f"{path}.{own}" if path else own
 
 
-def table_header(known: TableKey, full_name: str) -> str:
+def table_header(table_key: TableKey, full_name: str) -> str:
     """Return the TOML header for a key with an inner table, such as `[training]`, or a list of tables, `[[data]]`.
 
     `full_name` is the full name of the key.
     """
-    return f"[[{full_name}]]" if typing.get_origin(_described(known.kind)[0]) is tuple else f"[{full_name}]"
+    return f"[[{full_name}]]" if typing.get_origin(_described(table_key.kind)[0]) is tuple else f"[{full_name}]"
 
 
-def _inner(known: TableKey) -> type[Any] | None:
+def _inner(table_key: TableKey) -> type[Any] | None:
     """Return the dataclass of a key whose value is one or several inner tables.
 
     None for keys with other values, and for keys whose tables may be of several classes.
     """
-    tables = table_classes(known)
+    tables = table_classes(table_key)
     return tables[0] if len(tables) == 1 else None
 
 
-def table_classes(known: TableKey) -> list[type[Any]]:
+def table_classes(table_key: TableKey) -> list[type[Any]]:
     """Return the dataclasses of the inner tables that a key may have as value; empty for keys without inner tables.
 
     Classes with a method `from_document`, which parse their own values, are left out.
     """
-    found = [typing.cast("type[Any]", kind) for kind in _members(known.kind) if is_dataclass(kind)]
+    found = [typing.cast("type[Any]", kind) for kind in _members(table_key.kind) if is_dataclass(kind)]
     return [kind for kind in found if not hasattr(kind, "from_document")]
 
 
@@ -559,9 +559,9 @@ def _members(kind: Any) -> list[Any]:
     return [kind] if number is None else _members(typing.get_args(kind)[number])
 
 
-def value_description(known: TableKey) -> str:
+def value_description(table_key: TableKey) -> str:
     """Return the type of a key's value in words, such as "list of text"."""
-    return known.key.kind or type_description(known.kind)
+    return table_key.key.kind or type_description(table_key.kind)
 
 
 def type_description(kind: Any) -> str:
