@@ -252,7 +252,7 @@ def screen_hospitals(data: Path, pack_id: str, *, home: Path, notify: Notify) ->
     `home` is a temporary user data folder.
     """
     path = CHECKOUT / "models" / "recipes" / f"{pack_id}.toml"
-    recipe = with_absolute_paths(RecipeDocument.read(path).parsed(ClassifierRecipe), path)
+    recipe = with_absolute_paths(RecipeDocument.read(path).parse_as(ClassifierRecipe), path)
     (folder,) = (CHECKOUT / "models").glob(f"{pack_id}-*")
     model = PackLibrary(home).load(folder)
     rows = read_rows(recipe.data, folder=home)

@@ -85,7 +85,7 @@ def draw(folder: Path, name: str, *, images: int, first: int) -> None:
 
 def read_recipe(path: Path, kind: type[Any] = ClassifierRecipe) -> Any:
     """Read a recipe with absolute paths, by default of a classifier. Raises UsageProblem with all problems."""
-    return with_absolute_paths(RecipeDocument.read(path).parsed(kind), path)
+    return with_absolute_paths(RecipeDocument.read(path).parse_as(kind), path)
 
 
 def adapted(step: str, recipe: Path) -> list[str]:

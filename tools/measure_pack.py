@@ -60,7 +60,7 @@ _ESTIMATE: Final = r"(\d\.\d+) \((\d\.\d+) to (\d\.\d+)\)"
 
 def recipe_at(path: Path) -> ClassifierRecipe:
     """Read the recipe file at `path` and make the paths in the recipe absolute. Raises UsageProblem if invalid."""
-    return with_absolute_paths(RecipeDocument.read(path).parsed(ClassifierRecipe), path)
+    return with_absolute_paths(RecipeDocument.read(path).parse_as(ClassifierRecipe), path)
 
 
 def rows_of_parts(recipe: ClassifierRecipe, provenance: Mapping[str, str], *, folder: Path) -> dict[str, list[Row]]:

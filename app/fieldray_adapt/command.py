@@ -149,7 +149,7 @@ def perform_step(
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's information messages
     kind = recipe_kind_of(document)
-    recipe = with_absolute_paths(document.parsed(kind.schema), document.path)
+    recipe = with_absolute_paths(document.parse_as(kind.schema), document.path)
     if trainer and not kind.can_divide_training:
         raise UsageProblem(reason("training_not_divided", kind=recipe.kind))
     _require_copies(document)
@@ -169,7 +169,7 @@ def perform_step(
 
 def object_copy_folders(document: RecipeDocument) -> dict[str, Path]:
     """Return the folder for local copies of the images of each source on a server, by the address of the source."""
-    recipe = document.parsed(recipe_kind_of(document).schema)
+    recipe = document.parse_as(recipe_kind_of(document).schema)
     run = with_absolute_paths(recipe, document.path).run
     addresses = (address for source in getattr(recipe, "all_sources", ()) for address in source.addresses)
     return {address: object_copy_path(address, run_folder=run) for address in addresses}
@@ -189,7 +189,7 @@ def check_recipe(path: Path) -> list[str]:
     """
     document = RecipeDocument.read(path)
     kind = recipe_kind_of(document)
-    recipe = with_absolute_paths(document.parsed(kind.schema), path)
+    recipe = with_absolute_paths(document.parse_as(kind.schema), path)
     _require_copies(document)
     if problems := kind.check(recipe):
         raise RecipeProblems(path, document.problem_lines(problems))

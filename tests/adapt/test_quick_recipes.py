@@ -227,7 +227,7 @@ columns = { path = "film", classes = "label", patient = "patient_id" }
 
     with (run / "data" / "images_and_masks.npz").open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         data = LungData(**arrays)
-    whole = with_absolute_paths(RecipeDocument.read(recipe).parsed(LungRecipe), recipe)
+    whole = with_absolute_paths(RecipeDocument.read(recipe).parse_as(LungRecipe), recipe)
     for number, name in enumerate(list_hospitals(whole)):
         rest = without_hospital(whole, data, number)
         held = set(rest.image_patients[rest.image_parts == "held out"])

@@ -27,8 +27,8 @@ from fieldray_adapt.recipes.tables import (
     key,
     parse_table,
     recipe_template,
-    require_ranges,
-    require_rules,
+    require_allowed_values,
+    require_fulfilled_rules,
     table,
 )
 from tiny_recipe import read_recipe
@@ -88,11 +88,11 @@ def test_a_template_is_a_recipe_and_so_is_one_with_every_key_set(tmp_path: Path,
     text = recipe_template(RECIPE_KINDS[kind].schema)
     path = tmp_path / "recipe.toml"
     path.write_text(text, encoding="utf-8")
-    RecipeDocument.read(path).parsed(RECIPE_KINDS[kind].schema)
+    RecipeDocument.read(path).parse_as(RECIPE_KINDS[kind].schema)
     full = re.sub(r"^#(?=[a-z_]+ = |\[)", "", re.sub(r"(?m)^#?[a-z_]+ = \.\.\.\n", "", text), flags=re.MULTILINE)
     assert "\n#epochs" not in full and len(full) > 1000
     path.write_text(full, encoding="utf-8")
-    RecipeDocument.read(path).parsed(RECIPE_KINDS[kind].schema)
+    RecipeDocument.read(path).parse_as(RECIPE_KINDS[kind].schema)
     assert all(line.startswith("#") for line in text.splitlines() if "(" in line and ")" in line and "=" not in line)
 
 
@@ -340,8 +340,8 @@ class Inner:
     rate: Annotated[float, Key(above=0, high=2)] = 0.5
 
     def __post_init__(self) -> None:
-        require_ranges(self)
-        require_rules((self.size < 90 or self.rate < 1, "rate", "must be below 1 for a large size"))
+        require_allowed_values(self)
+        require_fulfilled_rules((self.size < 90 or self.rate < 1, "rate", "must be below 1 for a large size"))
 
 
 @dataclass(frozen=True)
@@ -434,7 +434,7 @@ size = [
         encoding="utf-8",
     )
     with pytest.raises(RecipeProblems) as found:
-        RecipeDocument.read(path).parsed(Outer)
+        RecipeDocument.read(path).parse_as(Outer)
     assert found.value.lines == (
         "line 2: kind must be one of a, b, not c",
         'line 3: limit must be a number, not "several = 5\\n"',

@@ -125,7 +125,7 @@ def test_a_recipe_with_an_address_reads_the_images_of_a_folder(
     }
     digests = set()
     for name, document in documents.items():
-        recipe = with_absolute_paths(document.parsed(ClassifierRecipe), document.path)
+        recipe = with_absolute_paths(document.parse_as(ClassifierRecipe), document.path)
         rows = read_rows(recipe.data, folder=tmp_path / name)
         assert len(rows) == 6 and all(row.sha256 for row in rows)
         digests.add(rows_digest(rows))
@@ -145,7 +145,7 @@ def test_images_of_another_hospital_and_images_without_a_chest_may_be_on_a_serve
     with lock_run_folder(tmp_path / "run"):
         fieldray("adapt", "fetch", recipe).ends_with(2).complains("Another run is using")
     fieldray("adapt", "fetch", recipe).ends_with(0).prints("s3://box/elsewhere: 1 objects, 1 of them new")
-    evaluation = with_absolute_paths(RecipeDocument.read(recipe).parsed(ClassifierRecipe), recipe).evaluation
+    evaluation = with_absolute_paths(RecipeDocument.read(recipe).parse_as(ClassifierRecipe), recipe).evaluation
     for name in sources:
         assert getattr(evaluation, name).path == copies / name
         assert copied(copies / name) == {"normal/1.png": "an image"}
@@ -252,7 +252,7 @@ def test_images_and_masks_of_a_lung_field_recipe_may_be_on_a_server(
         check_recipe(recipe)
     fieldray("adapt", "fetch", recipe).ends_with(0).prints("s3://box/data: ")
     assert check_recipe(recipe) == []
-    masks = with_absolute_paths(RecipeDocument.read(recipe).parsed(LungRecipe), recipe).masks
+    masks = with_absolute_paths(RecipeDocument.read(recipe).parse_as(LungRecipe), recipe).masks
     copy = tmp_path / "run/objects/s3/box/data"
     pairs, problems = find_pairs(masks[0])
     assert len(pairs) == 12 and not problems and all(copy in pair.mask.parents for pair in pairs)

@@ -155,6 +155,6 @@ def law_class(law: Mapping[str, object]) -> type:
 
 
 AnyLaw = Annotated[
-    ConstantLaw | LinearLaw | MultiplicativeLaw | ContextDependentLaw, Key(kind="a law", choose=law_class)
+    ConstantLaw | LinearLaw | MultiplicativeLaw | ContextDependentLaw, Key(kind="a law", class_for=law_class)
 ]
 """The type of a recipe's key whose value is a table that describes one of the laws."""

@@ -57,7 +57,7 @@ class Key:
         The descriptions of the keys of an inner table whose class is in another package and has no descriptions.
     kind
         The name of an inner table that may be of several classes, for example "a law".
-    choose
+    class_for
         A function that returns the class of an inner table from its content, if several classes are possible. Raises
         ValueError if no class fits.
     """
@@ -72,7 +72,7 @@ class Key:
     check: Callable[[Any], str | None] | None = None
     keys: Mapping[str, Key] = field(default_factory=dict)
     kind: str = ""
-    choose: Callable[[Mapping[str, Any]], type] | None = None
+    class_for: Callable[[Mapping[str, Any]], type] | None = None
 
     @property
     def allowed_range(self) -> str:
@@ -130,9 +130,9 @@ def _settle(parsed: Any) -> None:
         for name, value in defaults().items():
             if not getattr(parsed, name):
                 object.__setattr__(parsed, name, value)
-    require_ranges(parsed)
+    require_allowed_values(parsed)
     if rules := getattr(parsed, "validity_rules", None):
-        require_rules(*rules())
+        require_fulfilled_rules(*rules())
 
 
 PRINTED_PATH_KEYS: Final = ("run", "results", "signing_key", "packs_folder")
@@ -174,14 +174,14 @@ class KeyProblems(ValueError):
         self.problems = problems
 
 
-def require_rules(*rules: tuple[bool, str, str]) -> None:
+def require_fulfilled_rules(*rules: tuple[bool, str, str]) -> None:
     """Raise KeyProblems if conditions are not fulfilled. A condition is (is fulfilled, name of the key, error)."""
     broken = [(key, text) for holds, key, text in rules if not holds]
     if broken:
         raise KeyProblems(*broken)
 
 
-def require_ranges(table: Any) -> None:
+def require_allowed_values(table: Any) -> None:
     """Raise KeyProblems with all keys of a table whose value is invalid or out of range."""
     found = [(name, known.key.problem(getattr(table, name))) for name, known in table_keys(type(table)).items()]
     if any(problem for _, problem in found):
@@ -237,9 +237,9 @@ class Problem:
 def parse_table(kind: type[T], table: Mapping[str, Any]) -> T | list[Problem]:
     """Parse a TOML table as an instance of the dataclass `kind`. Returns the instance, or all problems of the table.
 
-    Inner tables are parsed as instances of inner dataclasses. If several dataclasses are possible, `Key.choose` chooses
-    the class; by default the class that has all keys of the table. A class with a class method `from_document` is
-    parsed by this method, which raises ValueError for an invalid value.
+    Inner tables are parsed as instances of inner dataclasses. If several dataclasses are possible, `Key.class_for`
+    chooses the class; by default the class that has all keys of the table. A class with a class method `from_document`
+    is parsed by this method, which raises ValueError for an invalid value.
     """
     problems: list[Problem] = []
     value = _Reading(problems).value(kind, table, (), Key())
@@ -293,7 +293,7 @@ class _Reading:
 
     def _of_union(self, kinds: tuple[Any, ...], value: object, at: Location, key: Key) -> Any:
         try:
-            chosen = key.choose(value) if key.choose and isinstance(value, Mapping) else _nearest(kinds, value)
+            chosen = key.class_for(value) if key.class_for and isinstance(value, Mapping) else _nearest(kinds, value)
         except ValueError as problem:
             return self._wrong(at, str(problem))
         return self.value(chosen, value, at, Key(keys=key.keys))
@@ -443,7 +443,7 @@ class RecipeDocument:
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
             raise UsageProblem(reason("recipe_unreadable", path=path, detail=problem)) from problem
 
-    def parsed(self, kind: type[T]) -> T:
+    def parse_as(self, kind: type[T]) -> T:
         """Return the recipe as an instance of the dataclass `kind`. Raises RecipeProblems, which lists all problems."""
         found = parse_table(kind, self.tables)
         if isinstance(found, list):

@@ -147,7 +147,7 @@ def run_fetch(options: argparse.Namespace, console: Console) -> int:
         from fieldray_cluster.object_copies import copy_objects
         from fieldray_cluster.object_server import ObjectServer
     document = RecipeDocument.read(options.recipe)
-    recipe = with_absolute_paths(document.parsed(recipe_kind_of(document).schema), document.path)
+    recipe = with_absolute_paths(document.parse_as(recipe_kind_of(document).schema), document.path)
     with lock_run_folder(recipe.run):
         for address, folder in object_copy_folders(document).items():
             copied = copy_objects(

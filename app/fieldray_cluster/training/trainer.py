@@ -430,7 +430,7 @@ def open_training_task(path: Path) -> Iterator[DividedTask]:
     if schema not in (ClassifierRecipe, LungRecipe):
         raise UsageProblem(reason("training_not_divided", kind=str(document.tables.get("kind"))))
     perform_step("data", document, say=lambda _line: None, progress=lambda *_: None)
-    recipe = with_absolute_paths(cast(Any, document.parsed(schema)), document.path)
+    recipe = with_absolute_paths(cast(Any, document.parse_as(schema)), document.path)
     run, arrays = Run(recipe=recipe, progress=lambda *_: None), recipe.run / _MEASURED_ARRAYS
     data: Any = load_lung_data(run) if schema is LungRecipe else load_dataset(run).samples("training")
     with lock_run_folder(recipe.run), temporary_arrays(arrays, data) as sha256:

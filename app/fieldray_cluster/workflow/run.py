@@ -336,7 +336,7 @@ def read_workflow_of_last_run(path: Path) -> Workflow:
     run = read_workflow(path).run
     if not (run / RECIPE_TEXT_NAME).is_file():
         raise UsageProblem(reason("workflow_no_run", path=run))
-    workflow = RecipeDocument.read(run / RECIPE_TEXT_NAME).parsed(Workflow).resolve_paths(path.resolve().parent)
+    workflow = RecipeDocument.read(run / RECIPE_TEXT_NAME).parse_as(Workflow).resolve_paths(path.resolve().parent)
     return replace(workflow, run=run)
 
 
