@@ -20,9 +20,9 @@ from fieldray_adapt.data.dataset import label_targets, require_all_classes
 from fieldray_adapt.data.image_set import DIGESTS_NAME, ImageSet, read_images, read_rows
 from fieldray_adapt.data.layouts import (
     Row,
-    leave_out_unlabelled_training,
+    leave_out_unlabelled_images,
     read_source,
-    require_no_table_patients,
+    require_no_patient_in_split_table,
     split_rows,
 )
 from fieldray_adapt.files import file_sha256
@@ -205,10 +205,10 @@ def test_a_patient_digest_may_have_capitals_and_stand_beside_the_patient_number(
 def test_patients_of_a_split_table_are_evaluated_in_its_part_only(tmp_path: Path) -> None:
     table = tmp_path / "split.csv"
     table.write_text("patient,part\np1,none\n", encoding="utf-8")
-    require_no_table_patients([_row(2)], Split(by="random", table=table))
-    require_no_table_patients([_row(1)], Split(by="random"))
+    require_no_patient_in_split_table([_row(2)], Split(by="random", table=table))
+    require_no_patient_in_split_table([_row(1)], Split(by="random"))
     with pytest.raises(UsageProblem, match=r"p1 .*split\.csv \(none\).*\(elsewhere\)"):
-        require_no_table_patients([_row(1), _row(2)], Split(by="random", table=table))
+        require_no_patient_in_split_table([_row(1), _row(2)], Split(by="random", table=table))
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_a_class_without_images_is_named() -> None:
 def test_training_images_without_a_known_label_are_left_out() -> None:
     targets = np.array([[np.nan, np.nan], [np.nan, 0], [1, 0], [np.nan, np.nan]], np.float32)
     parts = ["training", "training", "training", "test"]
-    assert leave_out_unlabelled_training(parts, targets) == ["none", "training", "training", "test"]
+    assert leave_out_unlabelled_images(parts, targets) == ["none", "training", "training", "test"]
 
 
 def _images(folder: Path, count: int) -> list[Row]:

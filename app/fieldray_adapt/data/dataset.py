@@ -28,15 +28,15 @@ from fieldray_adapt.data.layouts import (
     PARTS,
     Row,
     assign_parts,
-    count_table_patients,
+    count_split_table_patients,
     find_leaks,
     find_rows,
     find_similar_patients,
-    leave_out_unevaluated,
-    leave_out_unlabelled_training,
-    require_matching_table,
+    leave_out_unevaluated_rows,
+    leave_out_unlabelled_images,
+    require_patient_in_split_table,
     split_rows,
-    table_digest,
+    split_table_digest,
 )
 from fieldray_adapt.evaluation.figures import DataDigests, DataFigures, DuplicateFigures, LabelCounts
 from fieldray_adapt.files import digest, file_sha256, to_builtins, write_atomically
@@ -275,11 +275,11 @@ def data_step(run: Run) -> StepFacts:
     parts = ["none" if index in found.training_copies else part for index, part in enumerate(parts)]
     parts = _judged_once(image_set.rows, parts)
     targets = label_targets(image_set.rows, recipe.labels)
-    parts = leave_out_unlabelled_training(parts, targets)
+    parts = leave_out_unlabelled_images(parts, targets)
     require_all_classes(parts, targets, recipe.labels)
     write_atomically(run.step_folder("data") / SPLIT_NAME, _split_file(image_set.rows, parts))
     split = _read_split(run.step_folder("data") / SPLIT_NAME)
-    known, digests = count_table_patients(rows, recipe.split), _digests(rows, split)
+    known, digests = count_split_table_patients(rows, recipe.split), _digests(rows, split)
     people = [row.person for row in image_set.rows]
     facts = DataFigures(
         images={part: parts.count(part) for part in (*PARTS, "none")},
@@ -376,7 +376,7 @@ def _outside(run: Run) -> str:
     """Return a digest of all files that the data step reads: tables, images, lung-field pack, table of patients."""
     lungs = run.recipe.lungs
     finder = file_sha256(lungs / "manifest.json") if lungs else ""
-    return digest(rows_digest(_rows(run)), finder, table_digest(run.recipe.split))
+    return digest(rows_digest(_rows(run)), finder, split_table_digest(run.recipe.split))
 
 
 def _digests(rows: Sequence[Row], split: Sequence[Mapping[str, str]]) -> DataDigests:
@@ -565,14 +565,14 @@ def _split_problems(recipe: ClassifierRecipe, rows: Sequence[Row]) -> Iterator[P
     alike = [found.text for found in find_similar_patients(rows, recipe.split)]
     yield from _grouped_problems(alike, ("split",), lead="puts a patient into several parts: ")
     try:
-        require_matching_table(rows, recipe.split)
+        require_patient_in_split_table(rows, recipe.split)
         parts = assign_parts(rows, recipe.split, recipe.data)
     except UsageProblem as problem:
         yield Problem(("split",), f"cannot be made: {problem.reason.text.removesuffix('.')}")
         return
     leaks = [found.text for found in find_leaks(rows, parts)]
     yield from _grouped_problems(leaks, ("split",), lead="puts a patient into several parts: ")
-    used = leave_out_unevaluated(rows, parts, recipe.data)
+    used = leave_out_unevaluated_rows(rows, parts, recipe.data)
     empty = [found.text for found in missing_classes(used, label_targets(rows, recipe.labels), recipe.labels)]
     yield from _grouped_problems(empty, ("split",), lead="leaves a part without a class: ")
 

@@ -310,13 +310,13 @@ def split_rows(rows: Sequence[Row], split: Split, sources: Sequence[Source]) -> 
     """
     for found in find_similar_patients(rows, split):
         raise UsageProblem(found)
-    require_matching_table(rows, split)
+    require_patient_in_split_table(rows, split)
     parts = assign_parts(rows, split, sources)
     require_no_leak(rows, parts)
-    return leave_out_unevaluated(rows, parts, sources)
+    return leave_out_unevaluated_rows(rows, parts, sources)
 
 
-def leave_out_unevaluated(rows: Sequence[Row], parts: Sequence[str], sources: Sequence[Source]) -> list[str]:
+def leave_out_unevaluated_rows(rows: Sequence[Row], parts: Sequence[str], sources: Sequence[Source]) -> list[str]:
     """Return `parts` with "none" for each row whose source must not have images in that part.
 
     A source that is not evaluated has only training images. A source with a share of 0 has no training images.
@@ -329,7 +329,7 @@ def leave_out_unevaluated(rows: Sequence[Row], parts: Sequence[str], sources: Se
     ]
 
 
-def leave_out_unlabelled_training(parts: Sequence[str], targets: NDArray[np.float32]) -> list[str]:
+def leave_out_unlabelled_images(parts: Sequence[str], targets: NDArray[np.float32]) -> list[str]:
     """Return `parts` with "none" in place of "training" for each image all of whose targets are unknown.
 
     Such an image would teach nothing, and balanced drawing would draw it in place of useful images. `targets` are
@@ -351,7 +351,7 @@ def assign_parts(rows: Sequence[Row], split: Split, sources: Sequence[Source]) -
     return _by_column(rows, sources) if split.by == "column" else _by_fold(rows, split)
 
 
-def table_digest(split: Split) -> str:
+def split_table_digest(split: Split) -> str:
     """Return the SHA-256 of the table that fixes the part of some patients; "" without a table."""
     return file_sha256(split.table) if split.table else ""
 
@@ -445,16 +445,16 @@ def find_similar_patients(rows: Sequence[Row], split: Split) -> Iterator[Reason]
     yield from find_similar_patient_numbers(names)
 
 
-def require_matching_table(rows: Sequence[Row], split: Split) -> None:
+def require_patient_in_split_table(rows: Sequence[Row], split: Split) -> None:
     """Raise UsageProblem (data_split_nobody) if the split has a table, but the table names no patient of the rows.
 
     An invalid table raises UsageProblem, too.
     """
-    if split.table and not count_table_patients(rows, split)["patients_of_table_in_data"]:
+    if split.table and not count_split_table_patients(rows, split)["patients_of_table_in_data"]:
         raise UsageProblem(reason("data_split_nobody", path=split.table))
 
 
-def count_table_patients(rows: Sequence[Row], split: Split) -> dict[str, int]:
+def count_split_table_patients(rows: Sequence[Row], split: Split) -> dict[str, int]:
     """Count the patients in the split's table, and how many of these patients have rows; {} without a table."""
     if split.table is None:
         return {}
@@ -463,7 +463,7 @@ def count_table_patients(rows: Sequence[Row], split: Split) -> dict[str, int]:
     return {"patients_of_table": len(named), "patients_of_table_in_data": len(found)}
 
 
-def require_no_table_patients(rows: Sequence[Row], split: Split) -> None:
+def require_no_patient_in_split_table(rows: Sequence[Row], split: Split) -> None:
     """Raise UsageProblem (data_leak) if a row of another hospital has a patient of the split's table."""
     settled = _settled(split.table)
     for row in rows:

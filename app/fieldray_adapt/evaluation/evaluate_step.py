@@ -21,7 +21,7 @@ from fieldray.domain.metrics import Share, share_of_hits
 from fieldray.domain.model import Calibration, Estimate, OperatingPoint, OutOfDistributionCheck
 from fieldray_adapt.data.dataset import Dataset, label_targets, load_dataset, read_network_inputs
 from fieldray_adapt.data.image_set import ImageSet, read_images, read_rows, rows_digest
-from fieldray_adapt.data.layouts import Row, require_no_leak, require_no_table_patients
+from fieldray_adapt.data.layouts import Row, require_no_leak, require_no_patient_in_split_table
 from fieldray_adapt.evaluation.evaluate import (
     SHORTCUTS,
     auc_by_group,
@@ -71,7 +71,7 @@ def external_images(run: Run, data: Dataset) -> ImageSet | None:
     if not rows:
         return None
     own = data.image_set.rows
-    require_no_table_patients(rows, run.recipe.split)
+    require_no_patient_in_split_table(rows, run.recipe.split)
     require_no_leak([*own, *rows], [*["the recipe's own"] * len(own), *["elsewhere"] * len(rows)])
     return read_network_inputs(run, rows, name="elsewhere")
 
