@@ -97,9 +97,7 @@ def decision_sentence(translator: Translator, finding: Finding) -> str:
             "This model is unsigned and has no known operating point. The model has one output for each class, and "
             "the larger output decides the class."
         )
-    if (
-        finding.decision == "unsure" and decide(finding.score, finding.point) == "below"
-    ):  # see `replace_below_by_unsure`
+    if finding.decision == "unsure" and decide(finding.score, finding.point) == "below":  # replace_below_by_unsure
         return translator.text(
             "The score is below the uncertain zone. The class is uncertain, because part of the image or fine detail "
             "may be missing."

@@ -23,7 +23,6 @@ from fieldray_cluster.worker_registry import (
     NodeReport,
     Piece,
     WorkerRegistry,
-    file_or_folder_state,
     incompatibility_reason,
     node_report_text,
     path_fingerprint,

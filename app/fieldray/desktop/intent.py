@@ -91,7 +91,7 @@ class Intent:
 
     number               serial number from 0; tells apart two intents with the same folder and pack
     paths                files and folders to screen
-    listed_image_count   number of listed_image_count in the shown list; 0 if the list belongs to other paths
+    listed_image_count   number of images in the shown list; 0 if the list belongs to other paths
     clicked_pack         the pack on whose card a person clicked
     is_chosen_for_paths  whether the card was clicked after the paths were opened; False for a click before
     needs_card_click     whether a person must click a pack's card, because the earlier pack was declined or replaced

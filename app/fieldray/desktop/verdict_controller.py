@@ -216,7 +216,7 @@ class VerdictController(QObject):
         return " ".join(said)
 
     def saving_state_sentence(self, translator: Translator, judged: VerdictSubject, given: VerdictState) -> str:
-        """Return a saving_state_sentence that says why the verdict `given` on the image `judged` is not in the database."""
+        """Return a sentence that says why the verdict `given` on the image `judged` is not in the database."""
         image = image_title(translator, judged.result_id, judged.outcome)
         if given.state == "saving":
             return translator.text("Your verdict on {image} is being saved.", image=image)

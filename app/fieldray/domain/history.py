@@ -380,7 +380,7 @@ class PatientGroup(NamedTuple):
 
 
 def patient_group_at(group_starts: NDArray[np.uint8], position: int) -> PatientGroup | None:
-    """Return where a patient group_starts and ends around a row; None if the list is not ordered by patient.
+    """Return where a patient begins and ends around a row; None if the list is not ordered by patient.
 
     group_starts  `WorkListRows.group_starts` of the list
     position      position of the row in the list

@@ -206,9 +206,9 @@ class PatientCount:
     def add(self, result_count: ResultCount) -> None:
         """Add results to the counts.
 
-        kind  the number of results with one category and one set of codes. Results refused because of age or body part
-              are added to `unintended_patients`. Results with the note that the age is not stated are added to
-              `unstated_ages`. All other results change no count
+        result_count  the number of results with one category and one set of codes. Results refused because of age or
+                      body part are added to `unintended_patients`. Results with the note that the age is not stated
+                      are added to `unstated_ages`. All other results change no count
         """
         is_unintended = result_count.category == "refused" and not _OTHERS.isdisjoint(result_count.codes)
         self.unintended_patients += result_count.number * is_unintended

@@ -144,8 +144,7 @@ SELECT_STAMP_KEY: Final = "SELECT value FROM secrets WHERE purpose = 'stamps'"
 
 # True for results that no later run uses. A failed image is tried again. A patient who was too young may be old enough.
 IS_NEVER_REUSED: Final = "(status = 'failed' OR IFNULL(answers.reason, '') LIKE '[\"born_too_late\"%')"
-# The images of a run by key, and their results by position of the pack. The stamp is NULL for a result that must be
-# computed again.
+# The images of a run by key, and their results by position of the pack. Results to compute again have no stamp.
 SELECT_STAMPS: Final = f"""
     SELECT images.id, image_key, answers.id AS answer_id, position,
            CASE WHEN {IS_NEVER_REUSED} THEN NULL ELSE stamp END AS stamp

@@ -338,7 +338,7 @@ class ImageWorker:
             if reading is None:
                 if shared.readings:
                     announce_stage("decode")
-                decode_image = with_default_window(shared.file.decode_image(needed))
+                image = with_default_window(shared.file.decode_image(needed))
                 upright = image.corrected(view.question.ref.turn)
                 reading = _Reading(image, upright, time.perf_counter() - began_s)
                 shared.readings[needed] = reading

@@ -481,7 +481,9 @@ def test_a_second_program_with_the_same_request_gets_its_own_run(tmp_path: Path)
         assert [(run.run_id, run.state) for run in decoder.runs()] == [
             (second.batch.run_id, "finished"), (first.batch.run_id, "cancelled")
         ]  # fmt: skip
-        assert decoder.category_counts(second.batch.run_id) == decoder.category_counts(first.batch.run_id) == {"normal": 5}
+        assert (
+            decoder.category_counts(second.batch.run_id) == decoder.category_counts(first.batch.run_id) == {"normal": 5}
+        )
 
 
 _HELD_FAST = pytest.mark.skipif(sys.platform == "win32", reason="Windows holds open files fast")

@@ -325,7 +325,9 @@ def test_two_classes_of_a_bar_differ_by_shape_and_word(categories: tuple[Categor
     for category in categories:
         made = document()
         made.draw_performance(
-            MeasuredPerformance(sentence="s", title="t", bars=(Bar("b", (BarPart(category, 0, "w"),)),), detailed_sentences=())
+            MeasuredPerformance(
+                sentence="s", title="t", bars=(Bar("b", (BarPart(category, 0, "w"),)),), detailed_sentences=()
+            )
         )
         (page,) = streams(made.to_pdf_bytes())
         (figure,) = re.findall(rb"/Figure.*?BDC(.*?)EMC", page, re.S)
@@ -340,7 +342,8 @@ def test_class_names_of_a_bar_wrap_within_their_column(tmp_path: Path) -> None:
     made = document()
     parts = tuple(BarPart("abnormal", 25, f"{letter * 30}") for letter in "abcd")
     made.draw_performance(
-        MeasuredPerformance(sentence="s", title="t", bars=(Bar("bar", parts),), detailed_sentences=()), column=Column(16, 70)
+        MeasuredPerformance(sentence="s", title="t", bars=(Bar("bar", parts),), detailed_sentences=()),
+        column=Column(16, 70),
     )
     (tmp_path / "a.pdf").write_bytes(made.to_pdf_bytes())
     page = printed("pdftotext", "-bbox", tmp_path / "a.pdf", "-")

@@ -46,7 +46,7 @@ def write_csv(path: Path, stored: StoredRun) -> None:
     from fieldray.reports.content import EXPORT_COLUMNS, export_rows_of_run
     from fieldray.reports.outputs import open_output
 
-    with open_output(path, is_own_csv, encoding="utf-8-sig", screened_paths=stored.screened_paths) as stream:
+    with open_output(path, is_own_csv, encoding="utf-8-sig", inputs=stored.screened_paths) as stream:
         write_rows(stream, EXPORT_COLUMNS, export_rows_of_run(stored), decimal_comma=stored.options.decimal_comma)
 
 

@@ -28,7 +28,7 @@ def write_json(path: Path, stored: StoredRun) -> None:
     from fieldray.reports.outputs import open_output
 
     about, *others = map(run_export_facts, stored.split_by_pack())
-    with open_output(path, is_own_json, screened_paths=stored.screened_paths) as stream:
+    with open_output(path, is_own_json, inputs=stored.screened_paths) as stream:
         stream.write('{"about": ' + _text(about, indent=1))
         if others:
             stream.write(',\n"other_packs": ' + _text(others, indent=1))
