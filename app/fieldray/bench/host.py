@@ -135,7 +135,7 @@ def try_screening(load: Callable[[], Model]) -> ScreeningTrial:
             began_s = time.perf_counter()
             with open_one_worker() as readers:
                 seen = readers.analyse(AnalyseRequest(ref=ref, classifier_location="here"), model=model)
-                if seen.answer is None:
+                if seen.network_output is None:
                     raise FieldrayError(seen.problem or reason("wrong_answer"))
                 seconds = time.perf_counter() - began_s
     except FieldrayError as problem:

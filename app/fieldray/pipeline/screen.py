@@ -191,9 +191,9 @@ class _ImageScreening:
     def _outcome(self, number: int, seen: AnalysisResult) -> Outcome:
         setup = self.setups[number]
         try:
-            if seen.answer:
+            if seen.network_output:
                 backend, sequence = CPU.name, seen.image_number
-                answered = prediction_of(seen.answer, setup.model, backend=backend, image_number=sequence)
+                answered = prediction_of(seen.network_output, setup.model, backend=backend, image_number=sequence)
                 self._note(number, answered)
             if not seen.problem and isinstance(found := self.predictions.get(number), Exception):
                 raise found
@@ -253,7 +253,7 @@ def _outcome_of(ref: ImageRef, setup: PackSetup, seen: AnalysisResult, predictio
     An image that fails the out-of-distribution check is refused. If lungs were found, the image is a chest X-ray, and
     gets a score with a note instead.
     """
-    facts, lungs, overruled, manifest = seen.facts, seen.lungs, seen.overruled, setup.model.manifest
+    facts, lungs, overruled, manifest = seen.facts, seen.lungs, seen.overruled_reasons, setup.model.manifest
     gate = manifest.ood_gate
     extra: dict[str, float] = {}
     of_header = header_notes(ref.header, manifest.accepted, is_confirmed=setup.ages_confirmed)

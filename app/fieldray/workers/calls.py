@@ -101,19 +101,19 @@ class AnalysisResult:
 
     The constructor raises ValueError for invalid values.
 
-    facts           facts found while reading the image
-    kind, header    kind and header of the bytes read; "unknown" and None if no bytes were read, or if not requested
-    lungs           the lung fields; None if no lung-field pack ran
-    problem         the reason why the analysis stopped: a refusal of the image, or a failure; None without a problem
-    is_refusal      whether `problem` is a refusal of the image
-    stage           the stage at which the analysis stopped
-    overruled       the reasons for refusal that a person overruled
-    values          (1, height, width, channels) uint8, the input of the network, if the request was to run no
-                    classifier; else None
-    answer          the classifier's output for the image; None if the classifier ran elsewhere or not at all
-    image_number    number of images that the worker's classifier has run since it was loaded, this image included
-    is_approximate  whether a codec reduced the resolution, so that pixels differ a little from the true averages
-    step            pixels of the file per pixel read, along each axis
+    facts              facts found while reading the image
+    kind, header       kind and header of the bytes read; "unknown" and None if no bytes were read, or if not requested
+    lungs              the lung fields; None if no lung-field pack ran
+    problem            the reason why the analysis stopped: a refusal of the image, or a failure; None without a problem
+    is_refusal         whether `problem` is a refusal of the image
+    stage              the stage at which the analysis stopped
+    overruled_reasons  the reasons for refusal that a person overruled
+    values             (1, height, width, channels) uint8, the input of the network, if the request was to run no
+                       classifier; else None
+    network_output     the classifier's output for the image; None if the classifier ran elsewhere or not at all
+    image_number       number of images that the worker's classifier has run since it was loaded, this image included
+    is_approximate     whether a codec reduced the resolution, so that pixels differ a little from the true averages
+    step               pixels of the file per pixel read, along each axis
     """
 
     facts: ReadFacts = field(default_factory=ReadFacts)
@@ -123,9 +123,9 @@ class AnalysisResult:
     problem: Reason | None = None
     is_refusal: bool = False
     stage: Stage = "decode"
-    overruled: tuple[Reason, ...] = ()
+    overruled_reasons: tuple[Reason, ...] = ()
     values: NDArray[np.uint8] | None = None
-    answer: NetworkOutput | None = None
+    network_output: NetworkOutput | None = None
     image_number: int = 0
     is_approximate: bool = False
     step: Annotated[int, Meta(ge=1, lt=2**31)] = 1

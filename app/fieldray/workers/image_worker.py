@@ -126,7 +126,7 @@ class _PackAnalysis:
     pack: _LoadedPack
     shared: _Shared
     result: calls.AnalysisResult
-    overruled: tuple[Reason, ...] = ()
+    overruled_reasons: tuple[Reason, ...] = ()
     read_s: float = 0.0
     needed: TargetSize | None = None  # size for reading the whole image in finer detail
     fine: TargetSize | None = None  # size for reading only the lung region finely
@@ -135,12 +135,12 @@ class _PackAnalysis:
     def refuse(self, why: Reason) -> None:
         """Raise UnsuitableImage with a reason for refusal.
 
-        If a person overruled this reason, add it to `overruled` instead.
+        If a person overruled this reason, add it to `overruled_reasons` instead.
         """
         if not self.question.overrides.will_overrule(why, self.question.ref.turn):
-            raise UnsuitableImage(why)
-        if why not in self.overruled:
-            self.overruled += (why,)
+            raise Unusable(why)
+        if why not in self.overruled_reasons:
+            self.overruled_reasons += (why,)
 
 
 class ImageWorker:
@@ -219,7 +219,7 @@ class ImageWorker:
         except BackendProblem as error:
             view.result = replace(view.result, problem=reason("lungs_failed", detail=error.reason.text))
         facts = replace(view.result.facts, decode_ms=1000 * view.read_s)
-        return replace(view.result, facts=facts, overruled=view.overruled)
+        return replace(view.result, facts=facts, overruled_reasons=view.overruled_reasons)
 
     def _picture(self, view: _PackAnalysis) -> None:
         """Read an image that was refused because of its header, so that the list can show the image.
@@ -260,7 +260,7 @@ class ImageWorker:
         view.result = replace(view.result, header=view.question.ref.header)  # if the bytes are no longer an image
         ref = view.shared.file.identified_ref()
         view.result = replace(view.result, kind=ref.kind, header=ref.header)
-        finds, overruled_codes = view.question.finds_lungs, [one.code for one in view.overruled]
+        finds, overruled_codes = view.question.finds_lungs, [one.code for one in view.overruled_reasons]
         while why := check_header(ref.header, rules, finds_lungs=finds, overruled_codes=overruled_codes):
             view.refuse(why)
             overruled_codes.append(why.code)
@@ -302,7 +302,7 @@ class ImageWorker:
             facts=facts,
             stage="inference",
             values=tensor.values,
-            answer=None,
+            network_output=None,
             is_approximate=image.is_approximate,
             step=image.step,
         )
@@ -322,7 +322,7 @@ class ImageWorker:
             facts=replace(view.result.facts, pixel_map=tensor.pixel_map),
             stage="inference",
             values=tensor.values,
-            answer=None,
+            network_output=None,
             is_approximate=image.is_approximate,
             step=image.step,
         )
@@ -403,7 +403,7 @@ class ImageWorker:
                 view.result = replace(view.result, problem=error.reason)
                 return False
             classifier.run_count += 1
-            view.result = replace(view.result, answer=answer, image_number=classifier.run_count)
+            view.result = replace(view.result, network_output=answer, image_number=classifier.run_count)
             scores, features = scores_of(classifier.model, answer.scores), answer.features
         setup = PackSetup(model=classifier.model, points=view.question.points)
         return view.result.is_borderline(setup, scores, features)

@@ -199,7 +199,7 @@ def test_a_failed_second_reading_leaves_no_answer_of_the_first() -> None:
         ]
     )
     assert network.run_count == 2 and "read_twice" in seen.facts.notes
-    assert (seen.answer, seen.stage, seen.problem) == (None, "inference", reason("worker_died"))
+    assert (seen.network_output, seen.stage, seen.problem) == (None, "inference", reason("worker_died"))
 
 
 @pytest.mark.parametrize("said", [[0.42, 0.9], [0.42, None], [0.42, BackendProblem(reason("worker_died"))]])
@@ -225,7 +225,7 @@ def test_a_worker_reads_again_after_a_borderline_answer_of_a_device(said: list[f
     assert [one.values.shape for one in asked] == [(1, 64, 64, 1)] * 2 and {one.number for one in asked} == {0}
     assert "read_twice" in seen.facts.notes
     assert (seen.values, seen.problem, seen.stage) == (None, None, "inference")
-    assert network.run_count == (said[1] is None) and (seen.answer is not None) == (said[1] is None)
+    assert network.run_count == (said[1] is None) and (seen.network_output is not None) == (said[1] is None)
 
 
 @pytest.mark.parametrize("turn", [Correction(90), Correction(180), Correction(270), Correction(90, swaps_grey=True)])
@@ -263,7 +263,7 @@ def test_overruling_accepts_the_view_but_not_the_age(tmp_path: Path) -> None:
 
     def problem(rules: HeaderRules, *, overrules: bool = False) -> tuple[str | None, list[str]]:
         seen = look(ref, WHOLE, rules=rules, overrides=RefusalOverrides(overrules=overrules))
-        return seen.problem and seen.problem.code, [why.code for why in seen.overruled]
+        return seen.problem and seen.problem.code, [why.code for why in seen.overruled_reasons]
 
     assert problem(adults) == ("view", [])
     assert problem(adults, overrules=True) == (None, ["view"])
@@ -322,8 +322,8 @@ def test_several_packs_get_the_same_results_as_alone_from_one_reading(ref: Image
     assert (opened, len(finder.seen)) == ([ref.path], 1)
     assert Counter(Files.asked) == Counter(asked) and len(Files.asked) < times
     for mine, its in zip(alone, together, strict=True):
-        assert mine.answer.scores.tobytes() == its.answer.scores.tobytes()
+        assert mine.network_output.scores.tobytes() == its.network_output.scores.tobytes()
         assert (mine.facts.pixel_map, mine.facts.notes) == (its.facts.pixel_map, its.facts.notes)
         assert mine.lungs is not None and its.lungs is not None and np.array_equal(mine.lungs.shares, its.lungs.shares)
         assert (mine.step, mine.image_number, mine.facts.preview) == (its.step, its.image_number, its.facts.preview)
-    assert alone[0].answer.scores != alone[1].answer.scores
+    assert alone[0].network_output.scores != alone[1].network_output.scores

@@ -316,7 +316,7 @@ def test_a_child_that_dies_while_loading_networks_fails_one_image_at_most(tmp_pa
             with raises(BackendProblem, "worker_died"):
                 ask()  # two children were lost
         seen = look()
-        assert seen.problem is None and seen.answer is not None
+        assert seen.problem is None and seen.network_output is not None
 
 
 @posix_only
@@ -331,7 +331,7 @@ def test_an_image_that_crashes_the_classifier_is_tried_three_times(name: str, st
     with Workers(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
         seen = pool.analyse(AnalyseRequest(ref=_image(tmp_path, name), classifier_location="here"), model=tiny_model())
         assert seen.problem == reason("worker_died") and seen.stage == "inference"
-        assert (seen.answer, seen.values, len(begun)) == (None, None, starts)
+        assert (seen.network_output, seen.values, len(begun)) == (None, None, starts)
         assert seen.facts.rows == IMAGE.shape[0] and seen.facts.thumbnail is not None
         with raises(BackendProblem, "worker_died"):
             run(pool, tiny_model())
@@ -350,8 +350,8 @@ def test_a_crash_in_the_network_of_one_pack_does_not_fail_the_others(tmp_path: P
             (AnalyseRequest(ref=_image(tmp_path, "image.dcm"), classifier_location="here"), model) for model in models
         ]
         first, second = pool.analyse_for_each(looks)
-    assert first.problem is None and first.answer is not None
-    assert (second.problem, second.stage, second.answer) == (reason("worker_died"), "inference", None)
+    assert first.problem is None and first.network_output is not None
+    assert (second.problem, second.stage, second.network_output) == (reason("worker_died"), "inference", None)
 
 
 Said = Callable[[int, NDArray[np.uint8]], DeviceRunResult]
@@ -383,7 +383,9 @@ def test_a_worker_passes_each_input_on_for_the_right_pack(tmp_path: Path) -> Non
 
     seen = looked_elsewhere(tmp_path, said)
     assert asked == [(0, (1, 64, 64, 1)), (1, (1, 64, 64, 1))]
-    assert [(one.problem, one.answer, one.values, one.stage) for one in seen] == [(None, None, None, "inference")] * 2
+    assert [(one.problem, one.network_output, one.values, one.stage) for one in seen] == [
+        (None, None, None, "inference")
+    ] * 2
 
 
 def test_a_worker_runs_an_input_itself_if_no_device_does(tmp_path: Path) -> None:
@@ -393,8 +395,8 @@ def test_a_worker_runs_an_input_itself_if_no_device_does(tmp_path: Path) -> None
         return DeviceRunResult()
 
     first, second = looked_elsewhere(tmp_path, said)
-    assert first.answer is not None and first.problem is None
-    assert (second.answer, second.problem) == (None, None)  # the caller knows the reason
+    assert first.network_output is not None and first.problem is None
+    assert (second.network_output, second.problem) == (None, None)  # the caller knows the reason
 
 
 def test_an_image_cancelled_before_its_reading_is_not_run(tmp_path: Path) -> None:
@@ -426,7 +428,7 @@ def test_waiting_inputs_are_run_by_their_own_pack_after_a_reload(tmp_path: Path)
                 time.sleep(0.2)  # all but one are waiting
                 pool.load_as_group(together)
             assert [len(one.result(60).scores) for one in runs] == [1, 2, 1]
-            assert [len(seen.answer.scores) for seen in looked.result(60)] == [1, 2]
+            assert [len(seen.network_output.scores) for seen in looked.result(60)] == [1, 2]
 
 
 @posix_only
