@@ -38,8 +38,8 @@ BORDERLINE_LOG_ODDS_MARGIN: Final = 0.8
 # scores move less: by less than 0.2 for 99 of 100 images of children with the packs of 256 pixels. The scores of images
 # cropped to the lungs move by 0.3 to 0.5, because the crop moves. For them, a wider margin changed none of 397
 # decisions.
-FINE_OVERSAMPLING: Final = 1.5
-BORDERLINE_LOG_ODDS_MARGIN_FINE: Final = 0.2
+NARROW_MARGIN_OVERSAMPLING: Final = 1.5
+NARROW_LOG_ODDS_MARGIN: Final = 0.2
 _INT8_STEP: Final = 1 / 256  # step of an uncalibrated int8 score; close to 0 and 1 this margin is the wider one
 BORDERLINE_DISTANCE_MARGIN: Final = 0.015  # as a share of the limit of the out-of-distribution check
 THUMBNAIL_SIDE: Final = 64
@@ -143,7 +143,7 @@ def position_on_scale(score: float, threshold: float) -> float:
     return 1.0 if threshold >= 1 else 0.5 + 0.5 * (score - threshold) / (1 - threshold)
 
 
-def borderline_scores(
+def score_bounds(
     scores: Mapping[str, float], *, oversampling: float = 1.0
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Return the lowest and the highest score that each label could have if the image were read in finer detail.
@@ -155,7 +155,7 @@ def borderline_scores(
     oversampling  pixels read per pixel of the network's input, on the axis (rows or columns) where this number is
                   smaller; with 1.5 or more the margin is narrower
     """
-    margin = BORDERLINE_LOG_ODDS_MARGIN_FINE if oversampling >= FINE_OVERSAMPLING else BORDERLINE_LOG_ODDS_MARGIN
+    margin = NARROW_LOG_ODDS_MARGIN if oversampling >= NARROW_MARGIN_OVERSAMPLING else BORDERLINE_LOG_ODDS_MARGIN
 
     def moved(score: float, way: int) -> float:
         by_odds = calibrate(score, Calibration(slope=1.0, intercept=way * margin))
@@ -184,7 +184,7 @@ def is_borderline(
     the image is refused in any case, and the result is False.
 
     findings         findings of the image as it was read
-    lowest, highest  the same findings, made from the two results of `borderline_scores`
+    lowest, highest  the same findings, made from the two results of `score_bounds`
     gate             the out-of-distribution check; None for a pack without an out-of-distribution check
     distance         the image's distance in the out-of-distribution check; None if not measured
     """

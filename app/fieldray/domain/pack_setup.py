@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from fieldray.domain.finding import (
     Finding,
-    borderline_scores,
     calibrate,
     decide,
     decide_by_larger_output,
     is_borderline,
+    score_bounds,
 )
 from fieldray.domain.lungs import evidence_limit
 from fieldray.domain.model import Model, OperatingPoint
@@ -100,7 +100,7 @@ class PackSetup:
         """
         gate = None if self.model.lungs else self.model.manifest.ood_gate
         distance = gate.distance(features) if gate and features is not None else None
-        moved = borderline_scores(scores, oversampling=oversampling)
+        moved = score_bounds(scores, oversampling=oversampling)
         return is_borderline(*map(self.findings, (scores, *moved)), gate=gate, distance=distance)
 
     @property

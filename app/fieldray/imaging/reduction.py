@@ -29,7 +29,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.finding import FINE_OVERSAMPLING
+from fieldray.domain.finding import NARROW_MARGIN_OVERSAMPLING
 from fieldray.domain.image import Box, Detail, Image
 from fieldray.domain.model import InputSpec
 
@@ -122,15 +122,14 @@ def size_for_crop(spec: InputSpec, box: Box, image: Image, detail: Detail) -> Ta
     The result is None if the image as read is already fine enough.
 
     box     the part, in pixels of the file
-    image   the image as read
-    detail  how many pixels of the part each input pixel needs. "fine": `FINE_OVERSAMPLING`, so that few results are
-            borderline; "finer": `FINE_DETAIL_FACTOR`. Else one pixel of an image that a codec reduced, and
-            `BLOCK_OVERSAMPLING` pixels of any other image
+    image   the image as read. If a codec reduced the image, the part needs one pixel for each input pixel
+    detail  "fine" needs `NARROW_MARGIN_OVERSAMPLING` pixels for each input pixel, so that few results are borderline;
+            "finer" needs `REFINEMENT` pixels
     """
     pixels = min(box.rows / spec.height, box.columns / spec.width) / image.step
     least, wanted = (1.0, 1.0 / WAVELET_OVERSAMPLING) if image.is_approximate else (BLOCK_OVERSAMPLING, 1.0)
     if detail == "fine":
-        least, wanted = FINE_OVERSAMPLING, FINE_OVERSAMPLING / WAVELET_OVERSAMPLING
+        least, wanted = NARROW_MARGIN_OVERSAMPLING, NARROW_MARGIN_OVERSAMPLING / WAVELET_OVERSAMPLING
     if detail == "finer":
         least, wanted = FINE_DETAIL_FACTOR * WAVELET_OVERSAMPLING, FINE_DETAIL_FACTOR
     if image.step == 1 or pixels >= least:

@@ -16,7 +16,6 @@ from fieldray.domain.finding import (
     BORDERLINE_SCORE_MARGIN,
     Decision,
     Finding,
-    borderline_scores,
     calibrate,
     can_be_overruled,
     can_be_turned,
@@ -30,6 +29,7 @@ from fieldray.domain.finding import (
     override_notes,
     position_on_scale,
     reason_of,
+    score_bounds,
     score_for_sorting,
     without_preview,
 )
@@ -94,7 +94,7 @@ def test_a_finding_with_a_point_or_without_a_decision_is_not_by_the_larger_score
 @pytest.mark.parametrize(("larger", "expected"), [(0.503, True), (0.497, True), (0.9, False), (0.1, False)])
 def test_two_nearly_equal_outputs_are_borderline(larger: float, expected: bool) -> None:
     scores = {"abnormal": larger, "normal": 1 - larger}
-    lowest, highest = (decide_by_larger_output(moved) for moved in borderline_scores(scores))
+    lowest, highest = (decide_by_larger_output(moved) for moved in score_bounds(scores))
     assert is_borderline(decide_by_larger_output(scores), lowest, highest, gate=None, distance=None) is expected
 
 
@@ -113,11 +113,11 @@ def test_an_output_of_exactly_one_half_is_above() -> None:
 def test_borderline_scores_move_by_log_odds_and_at_least_one_output_step() -> None:
     # from log-odds 0: sigmoid(0.8) = 0.6899744811276125, and sigmoid(0.2) = 0.549833997312478 from 1.5 pixels on
     for oversampling, margin in ((1.0, 0.6899744811276125), (1.49, 0.6899744811276125), (1.5, 0.549833997312478)):
-        lowest, highest = borderline_scores({"a": 0.5}, oversampling=oversampling)
+        lowest, highest = score_bounds({"a": 0.5}, oversampling=oversampling)
         assert highest["a"] == pytest.approx(margin, abs=1e-12)
         assert lowest["a"] == pytest.approx(1 - margin, abs=1e-12)
-    assert borderline_scores({"a": 0.5}) == borderline_scores({"a": 0.5}, oversampling=1.0)
-    lowest, highest = borderline_scores({"zero": 0.0, "one": 1.0})
+    assert score_bounds({"a": 0.5}) == score_bounds({"a": 0.5}, oversampling=1.0)
+    lowest, highest = score_bounds({"zero": 0.0, "one": 1.0})
     assert lowest == {"zero": 0.0, "one": 1 - 1 / 256}
     assert highest == {"zero": 1 / 256, "one": 1.0}
     assert sigmoid(BORDERLINE_LOG_ODDS_MARGIN) == pytest.approx(0.6899744811276125, abs=1e-12)
@@ -303,7 +303,7 @@ def findings(score: float, point: OperatingPoint) -> list[Finding]:
 
 
 def borderline(score: float, point: OperatingPoint) -> bool:
-    moved = [findings(scores["opacity"], point) for scores in borderline_scores({"opacity": score})]
+    moved = [findings(scores["opacity"], point) for scores in score_bounds({"opacity": score})]
     return is_borderline(findings(score, point), *moved, gate=None, distance=None)
 
 
