@@ -60,10 +60,10 @@ _OVERRULABLE: Final = frozenset(
     | {"not_frontal_chest", "rotated", "upside_down", "inverted", "unlike_training"}
 )
 # Codes of notes that a part of the image, or its detail, may be missing. Such an image is never called normal.
-NEVER_NORMAL_CODES: Final = frozenset({"lower_part_dark", "little_detail"})
+NOTE_CODES_EXCLUDING_NORMAL: Final = frozenset({"lower_part_dark", "little_detail"})
 _TURNABLE: Final = frozenset({"rotated", "upside_down", "inverted"})
 # Codes of notes on a result that exists because a person asked for it.
-OVERRIDE_CODES: Final = frozenset(
+OVERRIDE_NOTE_CODES: Final = frozenset(
     {"screened_anyway", "turned_back", "turned_clockwise", "turned_round", "grey_swapped_back"}
 )
 
@@ -374,7 +374,7 @@ def notes_of(outcome: Outcome) -> tuple[Reason, ...]:
 
 def override_notes(outcome: Outcome) -> tuple[Reason, ...]:
     """Return the notes on a person's requests for this result: to overrule a refusal, or to turn the image."""
-    return tuple(note for note in notes_of(outcome) if note.code in OVERRIDE_CODES)
+    return tuple(note for note in notes_of(outcome) if note.code in OVERRIDE_NOTE_CODES)
 
 
 def leading_finding(outcome: Outcome) -> Finding | None:

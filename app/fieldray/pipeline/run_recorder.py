@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from fieldray.domain.finding import (
-    OVERRIDE_CODES,
+    OVERRIDE_NOTE_CODES,
     FailedOutcome,
     Outcome,
     ResultCount,
@@ -188,7 +188,7 @@ class _PackCounts:
         for kind in kinds:
             self.images += kind.number * (kind.category != "not_an_image")
             self.out_of_distribution += kind.number * (_UNLIKE in kind.codes)
-            self.overridden += kind.number * (not OVERRIDE_CODES.isdisjoint(kind.codes))
+            self.overridden += kind.number * (not OVERRIDE_NOTE_CODES.isdisjoint(kind.codes))
             self.read_first += kind.classified_read_first_count
 
     @property

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fieldray.backends import CPU
 from fieldray.domain import heat_map
 from fieldray.domain.finding import (
-    NEVER_NORMAL_CODES,
+    NOTE_CODES_EXCLUDING_NORMAL,
     FailedOutcome,
     Outcome,
     RefusedOutcome,
@@ -271,7 +271,7 @@ def _outcome_of(ref: ImageRef, setup: PackSetup, seen: AnalysisResult, predictio
                 overruled = tuple(dict.fromkeys((*overruled, why)))
             notes += (reason("unlike_measured"),) if lungs else ()
     findings = setup.findings(prediction.scores)
-    if not (manifest.is_bare or NEVER_NORMAL_CODES.isdisjoint(facts.notes)):
+    if not (manifest.is_bare or NOTE_CODES_EXCLUDING_NORMAL.isdisjoint(facts.notes)):
         findings = replace_below_by_unsure(findings)
     screened = ScreenedOutcome(
         ref=ref,
