@@ -171,7 +171,7 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
     Raises UsageProblem (history_no_run), StorageProblem.
     """
     print_update_notice(console)
-    from fieldray.domain.history import has_verdict
+    from fieldray.domain.history import verdict_passes
     from fieldray.pipeline.history import History
     from fieldray.reports.content import class_texts
     from fieldray.store.bookkeeping import file_exists
@@ -190,7 +190,7 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
     shown = [
         answers
         for answers in images
-        if any(has_verdict(one.verdict, options.verdict) and options.device in ("", one.backend) for one in answers)
+        if any(verdict_passes(one.verdict, options.verdict) and options.device in ("", one.backend) for one in answers)
     ]
     lines = [f"{{:<{max(13, *map(len, own.values()))}}} {{:>6}} {{:>9}}  {{:<9}}" for own in texts]
     heads = ("result", "score", "threshold", "verdict")

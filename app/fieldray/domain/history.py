@@ -20,7 +20,7 @@ VerdictFilter = Literal["any", "given", "none", "disagreed"]
 ReadingFilter = VerdictFilter | Literal["unread"]
 
 
-def has_verdict(choice: VerdictChoice | None, wanted: VerdictFilter) -> bool:
+def verdict_passes(choice: VerdictChoice | None, wanted: VerdictFilter) -> bool:
     """Return whether a result passes a filter by verdict.
 
     choice  the verdict of the result; None without a verdict

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from fieldray.domain.finding import Category
-from fieldray.domain.history import ResultBrief, RunFilter, RunSummary, compare_runs, has_verdict
+from fieldray.domain.history import ResultBrief, RunFilter, RunSummary, compare_runs, verdict_passes
 from fieldray.domain.run import Run
 from outcomes import run_spec
 
@@ -48,13 +48,18 @@ def test_a_run_matches_if_all_filters_match(wanted: RunFilter, is_listed: bool) 
 
 
 def test_verdict_filters_match_given_absent_or_disagreeing() -> None:
-    assert [has_verdict("disagree", wanted) for wanted in ("any", "given", "none", "disagreed")] == [
+    assert [verdict_passes("disagree", wanted) for wanted in ("any", "given", "none", "disagreed")] == [
         True,
         True,
         False,
         True,
     ]
-    assert [has_verdict(None, wanted) for wanted in ("any", "given", "none", "disagreed")] == [True, False, True, False]
+    assert [verdict_passes(None, wanted) for wanted in ("any", "given", "none", "disagreed")] == [
+        True,
+        False,
+        True,
+        False,
+    ]
 
 
 def test_differences_list_class_changes_first_then_larger_score_changes() -> None:

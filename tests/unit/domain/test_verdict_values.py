@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from fieldray.desktop.keys import KEYS
-from fieldray.domain.history import has_verdict
+from fieldray.domain.history import verdict_passes
 from fieldray.domain.run import VERDICT_VALUES, Verdict, VerdictChoice
 from fieldray.formatting import verdict_names
 from fieldray.translation import Translator
@@ -23,7 +23,7 @@ def test_every_verdict_value_has_its_own_words_and_key() -> None:
 
 
 def test_only_a_contradicting_verdict_is_a_disagreement() -> None:
-    found = {choice: (value.confirms, has_verdict(choice, "disagreed")) for choice, value in VERDICT_VALUES.items()}
+    found = {choice: (value.confirms, verdict_passes(choice, "disagreed")) for choice, value in VERDICT_VALUES.items()}
     assert found == {"agree": (True, False), "disagree": (False, True), "unsure": (None, False)}
 
 

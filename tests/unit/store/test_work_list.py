@@ -13,7 +13,14 @@ import numpy as np
 import pytest
 
 from fieldray.domain.finding import WORK_LIST_ORDER, Finding, Outcome, ScreenedOutcome
-from fieldray.domain.history import ListColumn, ResultFilter, ResultOrder, VerdictFilter, has_verdict, patient_group_at
+from fieldray.domain.history import (
+    ListColumn,
+    ResultFilter,
+    ResultOrder,
+    VerdictFilter,
+    patient_group_at,
+    verdict_passes,
+)
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.run import Verdict
 from fieldray.formatting import file_name, format_person_name, view_label
@@ -144,7 +151,7 @@ def test_filters_of_class_device_and_verdict_can_be_combined(store: ResultStore,
     assert listed(query, run_id, backend="cpu", category="normal") == [1, 8]
     choices = {3: "agree", 5: "disagree"}
     for wanted in get_args(VerdictFilter):
-        has = [row_id for row_id in listed(query, run_id) if has_verdict(choices.get(row_id), wanted)]  # type: ignore[arg-type]
+        has = [row_id for row_id in listed(query, run_id) if verdict_passes(choices.get(row_id), wanted)]  # type: ignore[arg-type]
         assert listed(query, run_id, verdict=wanted) == has
     assert listed(query, run_id, verdict="given", backend="cpu", text="zorn") == [3]
     assert listed(query, run_id, verdict="none", category="abnormal", kept_row_ids=frozenset({5})) == [5, 6]
