@@ -58,7 +58,7 @@ def day_number(dicom_date: str) -> int:
     return day.toordinal() if day else UNKNOWN_DAY
 
 
-def earlier_images(people: NDArray[np.int64], days: NDArray[np.int64]) -> NDArray[np.bool_]:
+def earlier_image_mask(people: NDArray[np.int64], days: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return which images of a run are of an earlier day than the newest image of their patient.
 
     Parameters
@@ -79,10 +79,10 @@ def earlier_images(people: NDArray[np.int64], days: NDArray[np.int64]) -> NDArra
     return is_earlier
 
 
-def positions_with_earlier_days_last(is_earlier: NDArray[np.bool_]) -> NDArray[np.int64]:
+def positions_with_earlier_last(is_earlier: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Return the positions of images (n,), reordered so that images of earlier days come after all others.
 
-    is_earlier  (n,) whether each image is of an earlier day, as `earlier_images` returns it
+    is_earlier  (n,) whether each image is of an earlier day, as `earlier_image_mask` returns it
     """
     positions: NDArray[np.int64] = np.argsort(is_earlier, kind="stable")
     return positions

@@ -39,7 +39,7 @@ from fieldray.domain.history import (
 )
 from fieldray.domain.image import ImageRef
 from fieldray.domain.lungs import QUALITY_CODES
-from fieldray.domain.patient import day_number, earlier_images, positions_with_earlier_days_last
+from fieldray.domain.patient import day_number, earlier_image_mask, positions_with_earlier_last
 from fieldray.domain.run import (
     CONTRADICTING_CHOICES,
     DriftSample,
@@ -211,7 +211,7 @@ class HistoryQuery(ResultQuery):
             row_ids = self._ordered(run_id, wanted, order, limit=limit)
             owned, is_earlier = self._owned(run_id, row_ids, is_all=limit is None)
         if order.column == "class":
-            positions = positions_with_earlier_days_last(is_earlier)
+            positions = positions_with_earlier_last(is_earlier)
             owned, is_earlier = owned[positions], is_earlier[positions]
         positions, begins = np.arange(len(owned)), np.empty(0, np.uint8)
         if order.by_patient:
@@ -234,7 +234,7 @@ class HistoryQuery(ResultQuery):
         with mark_damaged_on_invalid_row(self.path):
             owned = np.fromiter(((*owner, _day_number(day)) for *owner, day in found), _OWNED)
         positions = np.searchsorted(owned["id"], row_ids)
-        return owned[positions], earlier_images(owned["person"], owned["day"])[positions]
+        return owned[positions], earlier_image_mask(owned["person"], owned["day"])[positions]
 
     def _ordered(
         self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None
@@ -390,7 +390,7 @@ class HistoryQuery(ResultQuery):
         with self.snapshot(), convert_sqlite_errors(self.path):
             row_ids = self._numbers(_IN_ORDER, run_id)
             _, is_earlier = self._owned(run_id, row_ids, is_all=True)
-        positions = positions_with_earlier_days_last(is_earlier)
+        positions = positions_with_earlier_last(is_earlier)
         for start in range(0, len(positions), _POSITIONS_PER_QUERY):
             some = positions[start : start + _POSITIONS_PER_QUERY]
             yield dict(zip(row_ids[some].tolist(), is_earlier[some].tolist(), strict=True))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fieldray.domain.patient import day_number, earlier_images, positions_with_earlier_days_last
+from fieldray.domain.patient import day_number, earlier_image_mask, positions_with_earlier_last
 
 TODAY, SUMMER, SPRING = map(day_number, ("20261129", "20260615", "20260401"))
 
 
 def earlier(*images: tuple[int, int]) -> list[bool]:
     people, days = zip(*images, strict=True) if images else ((), ())
-    return earlier_images(np.array(people, np.int64), np.array(days, np.int64)).tolist()
+    return earlier_image_mask(np.array(people, np.int64), np.array(days, np.int64)).tolist()
 
 
 def test_day_numbers_grow_by_one_a_day_in_every_date_format() -> None:
@@ -38,4 +38,4 @@ def test_images_without_a_date_all_count() -> None:
 
 
 def test_images_of_earlier_days_come_last_in_their_old_order() -> None:
-    assert positions_with_earlier_days_last(np.array([True, False, True, False])).tolist() == [1, 3, 0, 2]
+    assert positions_with_earlier_last(np.array([True, False, True, False])).tolist() == [1, 3, 0, 2]
