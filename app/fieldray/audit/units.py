@@ -24,7 +24,7 @@ from fieldray.domain.finding import (
     override_notes,
     reason_of,
 )
-from fieldray.domain.image import ImageHeader, valid_patient_id
+from fieldray.domain.image import ImageHeader, patient_id_if_usable
 from fieldray.domain.metrics import Referral, Scores, Truth, Unit, logit
 from fieldray.domain.model import Calibration, OperatingPoint
 from fieldray.domain.run import StoredResult
@@ -89,7 +89,7 @@ def make_cases(results: Iterable[StoredResult], reference: ReferenceLabels, *, l
         ref = result.outcome.ref
         if ref.key in reference.truths:
             score, category = score_and_category(result.outcome, label)
-            patient = reference.patients.get(ref.key) or valid_patient_id(ref.header.patient_id)
+            patient = reference.patients.get(ref.key) or patient_id_if_usable(ref.header.patient_id)
             exam = reference.exams.get(ref.key) or ref.patient_study_key
             yield Case(
                 image=ref.key,

@@ -302,7 +302,7 @@ _NOBODY: Final = re.compile(
 )
 
 
-def valid_patient_id(patient_id: str) -> str:
+def patient_id_if_usable(patient_id: str) -> str:
     """Return a Patient ID without surrounding blanks; empty if the Patient ID identifies nobody.
 
     A word such as "unknown" identifies nobody. An ID with letters that could not be decoded identifies nobody either.
@@ -317,7 +317,7 @@ FileKind = Literal["dicom", "png", "jpeg", "unknown"]
 
 # Header fields that neither decide a result nor identify the patient. A stored result stays valid even if an earlier
 # version of the program read another value there. New fields that are only displayed belong here.
-DISPLAY_ONLY: Final = frozenset({"accession_number", "manufacturer", "study_description", "study_id", "study_time"})
+DISPLAY_FIELDS: Final = frozenset({"accession_number", "manufacturer", "study_description", "study_id", "study_time"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -371,7 +371,7 @@ class ImageHeader:
     @property
     def deciding_values(self) -> tuple[object, ...]:
         """The header values that decide a result, and the header values that identify the patient."""
-        return tuple(getattr(self, one.name) for one in fields(self) if one.name not in DISPLAY_ONLY)
+        return tuple(getattr(self, one.name) for one in fields(self) if one.name not in DISPLAY_FIELDS)
 
     @property
     def view(self) -> str:
@@ -426,6 +426,6 @@ class ImageRef:
         """
         header = self.header
         person = (header.patient_name, header.patient_birth_date, header.patient_sex)
-        known_as = valid_patient_id(header.patient_id) or "^".join(filter(None, person))
+        known_as = patient_id_if_usable(header.patient_id) or "^".join(filter(None, person))
         study = self.study_or_image_key
         return f"{study}\n{known_as}" if header.study_instance_uid and known_as else study

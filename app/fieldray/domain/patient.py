@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.image import ImageHeader, ImageRef, parse_dicom_date, valid_patient_id
+from fieldray.domain.image import ImageHeader, ImageRef, parse_dicom_date, patient_id_if_usable
 
 UNKNOWN_DAY = 0
 # same: one person; other: two persons; unknown: an image has no usable Patient ID
@@ -32,7 +32,7 @@ def match_patients(one: ImageHeader, other: ImageHeader) -> PatientMatch:
     differs = births[0] and births[1] and births[0] != births[1]
     if differs or {one.patient_sex, other.patient_sex} == {"M", "F"}:
         return "other"
-    numbers = [valid_patient_id(header.patient_id) for header in (one, other)]
+    numbers = [patient_id_if_usable(header.patient_id) for header in (one, other)]
     if not all(numbers):
         return "unknown"
     return "same" if numbers[0] == numbers[1] else "other"
@@ -44,7 +44,7 @@ def person_key(ref: ImageRef) -> str:
     The key is made from Patient ID, birth date and sex. An image without a usable Patient ID has a key that no other
     image has.
     """
-    header, number = ref.header, valid_patient_id(ref.header.patient_id)
+    header, number = ref.header, patient_id_if_usable(ref.header.patient_id)
     if not number:
         return f"\n{ref.key}"
     sex = header.patient_sex if header.patient_sex in ("M", "F") else ""

@@ -263,9 +263,9 @@ def pseudonym(header: ImageHeader, study: str, *, key: bytes) -> str:
     study   key of the image's study; used for the pseudonym if the header has no usable Patient ID
     key     the installation's `pseudonym_key`
     """
-    from fieldray.domain.image import valid_patient_id
+    from fieldray.domain.image import patient_id_if_usable
 
-    number = valid_patient_id(header.patient_id)
+    number = patient_id_if_usable(header.patient_id)
     return patient_alias(number, key=key) if number else f"FR-{_letters(f'study{chr(0)}{study}', key)}"
 
 
