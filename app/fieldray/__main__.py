@@ -67,10 +67,10 @@ def _main(arguments: list[str] | None) -> int:
     if arguments is None:
         _leave_current_directory()
         arguments = sys.argv[1:]
-    from fieldray.command_names import command_line_of, has_only_image_paths, opens_window
+    from fieldray.command_names import command_line_module_of, has_only_image_paths, opens_window
     from fieldray.offline import stay_offline
 
-    package = command_line_of(arguments[0]) if arguments else None
+    package = command_line_module_of(arguments[0]) if arguments else None
     stay_offline(
         is_toolchain=package is not None and package.IS_TOOLCHAIN,
         shows_window=opens_window(arguments),

@@ -78,7 +78,7 @@ def command_line_modules() -> tuple[CommandLineModule, ...]:
     return tuple(cast("CommandLineModule", module) for module in optional_modules("command_line"))
 
 
-def command_line_of(name: str) -> CommandLineModule | None:
+def command_line_module_of(name: str) -> CommandLineModule | None:
     """Return the module `command_line` of the optional package with the command `name`; None without such a package."""
     return (
         next((each for each in command_line_modules() if name in each.COMMANDS), None)
@@ -89,7 +89,7 @@ def command_line_of(name: str) -> CommandLineModule | None:
 
 def is_command(name: str) -> bool:
     """Return whether the program, or an installed optional package, has a command of this name."""
-    return name in BUILTIN_COMMANDS or command_line_of(name) is not None
+    return name in BUILTIN_COMMANDS or command_line_module_of(name) is not None
 
 
 def opens_window(arguments: Sequence[str]) -> bool:

@@ -20,8 +20,8 @@ import fieldray
 from fieldray.command_names import (
     BUILTIN_COMMANDS,
     OPTIONAL_PACKAGES,
+    command_line_module_of,
     command_line_modules,
-    command_line_of,
     has_only_image_paths,
     is_command,
     opens_window,
@@ -379,7 +379,7 @@ def test_the_names_of_the_commands_are_known_before_they_are_imported() -> None:
 
 
 def test_optional_packages_are_asked_only_for_their_commands() -> None:
-    assert [command_line_of(name) for name in ("screen", "images", "")] == [None] * 3
+    assert [command_line_module_of(name) for name in ("screen", "images", "")] == [None] * 3
     assert is_command("screen") and is_command("adapt") and is_command("workflow")
     assert not is_command("images")
     shown = run("from fieldray.cli import run; import sys; run(['screen', '--help']); print(sorted(sys.modules))")
@@ -488,5 +488,5 @@ def test_the_seccomp_filter_refuses_only_internet_calls(
     ],
 )
 def test_only_cluster_commands_and_modes_join_a_cluster(arguments: list[str], joins: bool) -> None:
-    command_line = command_line_of(arguments[0]) if arguments else None
+    command_line = command_line_module_of(arguments[0]) if arguments else None
     assert (command_line is not None and command_line.joins_cluster(arguments)) is joins
