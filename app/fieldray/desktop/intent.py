@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from fieldray.domain.purpose import common_ages
+from fieldray.domain.purpose import common_age_range
 from fieldray.packs.naming import PackCandidate, packs_named
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Intent:
     @property
     def ages_years(self) -> tuple[int, int] | None:
         """The ages, in years, that all packs of the intent accept; None if every pack accepts any age."""
-        return common_ages(pack.ages_years for pack in self.packs)
+        return common_age_range(pack.ages_years for pack in self.packs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,10 +366,12 @@ class IntentStateMachine:
         """
         assert intent.pack is not None and self._known is not None
         remembered, lacks_ages = self._known
-        others = self._packs.additional_packs
-        is_said = all(common_ages((intent.pack.ages_years, one.ages_years)) == intent.pack.ages_years for one in others)
-        if intent.additional_packs != others:
-            intent = replace(intent, additional_packs=others, ages_confirmed=intent.ages_confirmed if is_said else None)
+        additional_packs = self._packs.additional_packs
+        is_said = all(
+            common_age_range((intent.pack.ages_years, one.ages_years)) == intent.pack.ages_years for one in additional_packs
+        )
+        if intent.additional_packs != additional_packs:
+            intent = replace(intent, additional_packs=additional_packs, ages_confirmed=intent.ages_confirmed if is_said else None)
             self.intent = intent
         are_confirmed = intent.ages_confirmed
         if are_confirmed is None and is_said and remembered and self._packs.is_in_use(remembered.pack):

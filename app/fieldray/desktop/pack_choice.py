@@ -14,7 +14,7 @@ from fieldray.desktop.background import BackgroundTasks
 from fieldray.desktop.intent import AvailablePacks, PackInUse
 from fieldray.desktop.notices import Action, NoticeBoard
 from fieldray.domain.model import Model, OperatingPoint
-from fieldray.domain.purpose import common_ages
+from fieldray.domain.purpose import common_age_range
 from fieldray.domain.run import DrivesChanged
 from fieldray.errors import FieldrayError
 from fieldray.packs.naming import PackCandidate
@@ -517,7 +517,7 @@ class AdditionalPacks(QObject):
         """
         before, self.ticked_packs = [self._used] if self._used else [], ()
         for candidate, model in entries:
-            ages = common_ages(one.manifest.accepted.ages_years for one in (*before, model))
+            ages = common_age_range(one.manifest.accepted.ages_years for one in (*before, model))
             if self._here is not None and candidate.folder not in self._here:
                 self._say("other_pack_gone", model)
             elif ages is not None and ages[0] > ages[1]:

@@ -23,7 +23,7 @@ from fieldray.domain.finding import (
 )
 from fieldray.domain.lungs import evidence_limit
 from fieldray.domain.model import Model, OperatingPoint
-from fieldray.domain.purpose import common_ages
+from fieldray.domain.purpose import common_age_range
 from fieldray.domain.run import RefusalOverrides, RunSpec
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
@@ -167,7 +167,7 @@ def setups_of(models: Sequence[Model], point: str | None, set_up: Callable[..., 
         set_up(model, operating_point=point if has_it or not any(has) else None)
         for model, has_it in zip(models, has, strict=True)
     )
-    known = common_ages(one.model.manifest.accepted.ages_years for one in made if one.ages_confirmed)
+    known = common_age_range(one.model.manifest.accepted.ages_years for one in made if one.ages_confirmed)
     if known and known[0] > known[1]:
         raise UsageProblem(reason("ages_apart", packs=", ".join(model.pack_name for model in models)))
     return made

@@ -41,7 +41,7 @@ def patients_sentence(accepted: HeaderRules) -> Reason:
     return reason("for_ages", youngest=youngest, oldest=oldest)
 
 
-def common_ages(several: Iterable[tuple[int, int] | None]) -> tuple[int, int] | None:
+def common_age_range(several: Iterable[tuple[int, int] | None]) -> tuple[int, int] | None:
     """Return the age range (youngest, oldest) that all packs accept; None if all packs accept any age.
 
     If the ranges do not overlap, youngest is above oldest.
