@@ -154,7 +154,7 @@ def set_up_pack(
     return PackSetup(model=model, points=points, ages_confirmed=ages_confirmed, overrides=overrides)
 
 
-def setups_of(models: Sequence[Model], point: str | None, set_up: Callable[..., PackSetup]) -> tuple[PackSetup, ...]:
+def set_up_packs(models: Sequence[Model], point: str | None, set_up: Callable[..., PackSetup]) -> tuple[PackSetup, ...]:
     """Return one setup for each model of a run, made by calling `set_up(model, operating_point=...)`.
 
     models  the models of the run, in the order of the run
@@ -199,7 +199,7 @@ _ALL_ASKED: Final = [
 ]
 
 
-def scores_of(model: Model, scores: NDArray[np.float32]) -> dict[str, float]:
+def scores_by_label_code(model: Model, scores: NDArray[np.float32]) -> dict[str, float]:
     """Return a network's scores by label code.
 
     scores  (labels,) float32, 0..1, in the order of the model's labels

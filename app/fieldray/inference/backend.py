@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fieldray.backends import BACKENDS, CPU, BackendEntry, BackendTable
 from fieldray.domain.model import BackendName, GoldenVectors, InputSpec, Model, Prediction
-from fieldray.domain.pack_setup import scores_of
+from fieldray.domain.pack_setup import scores_by_label_code
 from fieldray.domain.run import BackendState, Publish
 from fieldray.errors import BackendProblem
 from fieldray.process_environment import Priority
@@ -66,7 +66,7 @@ def prediction_of(answer: NetworkOutput, model: Model, *, backend: BackendName, 
         pack_name=model.pack_name,
         model_sha256=model.model_sha256,
         backend=backend,
-        scores=scores_of(model, answer.scores),
+        scores=scores_by_label_code(model, answer.scores),
         class_maps=answer.class_maps,
         features=answer.features,
         latency_ms=answer.latency_ms,

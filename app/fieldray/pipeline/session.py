@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, cast
 from fieldray.domain.finding import FailedOutcome, Outcome, RefusedOutcome, without_preview
 from fieldray.domain.image import NO_CORRECTION, Image, ImageRef
 from fieldray.domain.model import BackendName, DeviceChoice, DevicePolicy, Model
-from fieldray.domain.pack_setup import set_up_pack, setup_of_run, setups_of
+from fieldray.domain.pack_setup import set_up_pack, set_up_packs, setup_of_run
 from fieldray.domain.run import (
     ImageDone,
     PackOfRun,
@@ -165,7 +165,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             from fieldray.pipeline.batch_ports import BatchOptions
 
             set_up = partial(set_up_pack, ages_confirmed=ages_confirmed, overrides=overrides)
-            setups = setups_of(models, operating_point, set_up)
+            setups = set_up_packs(models, operating_point, set_up)
             whole = resume_options.verifies_content or bool(self._settings["verify_files"])
             batch = make_batch(
                 absolute_paths(paths),

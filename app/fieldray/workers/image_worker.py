@@ -24,7 +24,7 @@ from fieldray.domain.finding import PREVIEW_SIDE, ReadFacts
 from fieldray.domain.image import NO_CORRECTION, Box, Detail, Image, NetworkInput, ShownImage
 from fieldray.domain.lungs import LungFields, LungNetworkOutput, find_lungs_in_input
 from fieldray.domain.model import InputSpec, Model
-from fieldray.domain.pack_setup import PackSetup, scores_of
+from fieldray.domain.pack_setup import PackSetup, scores_by_label_code
 from fieldray.domain.purpose import header_says_frontal_chest
 from fieldray.errors import BackendProblem, InputProblem, Unreadable, UnsuitableImage
 from fieldray.imaging.archive import search_members
@@ -403,8 +403,8 @@ class ImageWorker:
                 view.result = replace(view.result, problem=error.reason)
                 return False
             classifier.run_count += 1
-            view.result = replace(view.result, network_output=answer, image_number=classifier.run_count)
-            scores, features = scores_of(classifier.model, answer.scores), answer.features
+            view.result = replace(view.result, network_output=network_output, image_number=classifier.run_count)
+            scores, features = scores_by_label_code(classifier.model, network_output.scores), network_output.features
         setup = PackSetup(model=classifier.model, points=view.question.points)
         return view.result.is_borderline(setup, scores, features)
 
@@ -429,7 +429,7 @@ def find_lungs_in_image(
             raise ValueError("a lung-field pack without a mask")
         return LungNetworkOutput(
             shares=found.mask,
-            scores=scores_of(finder, found.scores),
+            scores=scores_by_label_code(finder, found.scores),
             pixel_map=tensor.pixel_map.for_cells(found.mask.shape, input_size=(spec.height, spec.width)),
             rows=rows,
             columns=columns,
