@@ -53,7 +53,7 @@ def sigmoid(logits: ArrayLike) -> NDArray[np.float64]:
 Scores = NDArray[np.float64]
 Truth = NDArray[np.bool_]
 Unit = Literal["image", "exam", "patient"]  # the unit that figures count
-UNITS: Final[tuple[Unit, ...]] = get_args(Unit)
+COUNTING_UNITS: Final[tuple[Unit, ...]] = get_args(Unit)
 Referral = Literal["above", "unsure"]  # referred at or above the threshold, or already in the uncertain zone
 
 _SMALLEST: Final = 1e-7

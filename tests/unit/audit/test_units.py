@@ -24,11 +24,11 @@ from fieldray.audit.units import Case, CountingRule
 from fieldray.domain import metrics
 from fieldray.domain.finding import Category
 from fieldray.domain.image import ImageHeader
-from fieldray.domain.metrics import UNITS, Referral, Unit
+from fieldray.domain.metrics import COUNTING_UNITS, Referral, Unit
 from fieldray.reasons import reason
 from outcomes import POINT
 
-RULES = [CountingRule(unit=unit, refers=refers) for unit, refers in product(UNITS, ("above", "unsure"))]  # type: ignore[arg-type]
+RULES = [CountingRule(unit=unit, refers=refers) for unit, refers in product(COUNTING_UNITS, ("above", "unsure"))]  # type: ignore[arg-type]
 
 
 def image(number: int, score: float | None, truth: bool, category: Category, **known: object) -> Case:
