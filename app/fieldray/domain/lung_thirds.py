@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fieldray.domain.mask import Mask
 
 THIRDS_PER_LUNG: Final = 3
-UNDECIDED: Final = (26, 229)  # of 255: from a tenth to nine tenths lung
+UNDECIDED_SHARES: Final = (26, 229)  # of 255: from a tenth to nine tenths lung
 _DARKER: Final = 25  # percentile that stands for the grey of a third, below the white of ribs and vessels
 _AIR: Final = 10  # percentile of a lung's grey that stands for air
 _MIN_CONTRAST: Final = 8.0  # between air and the tissue around the lungs, of 255
@@ -43,8 +43,8 @@ def features_of_thirds(
 
     facts  content
     1, 2   share of the third's cells that are lung, in this half and in the opposite half
-    3, 4   share of the third's undecided cells (`UNDECIDED`: neither clearly lung nor clearly not), in this half and in
-           the opposite half
+    3, 4   share of the third's undecided cells (`UNDECIDED_SHARES`: neither clearly lung nor clearly not), in this
+           half and in the opposite half
     5      whiteness of the third minus whiteness of the third in the opposite half
     6      whiteness of the third: air is 0, tissue around the lungs is 1
     7, 8   area and height of the whole lung relative to the other lung, as logarithms
@@ -60,7 +60,7 @@ def features_of_thirds(
     without_lung = cells[inside][~is_lung[inside]]
     around = float(np.median(without_lung)) if without_lung.size else 255.0
     lungs, greys = split_into_halves(is_lung, middle), split_into_halves(cells, middle)
-    undecided = split_into_halves((shares >= UNDECIDED[0]) & (shares <= UNDECIDED[1]), middle)
+    undecided = split_into_halves((shares >= UNDECIDED_SHARES[0]) & (shares <= UNDECIDED_SHARES[1]), middle)
     airs = [_percentile(of[lung], _AIR) for of, lung in zip(greys, lungs, strict=True) if lung.any()]
     air = float(min(airs, default=0.0))
     contrast = max(around - air, _MIN_CONTRAST)

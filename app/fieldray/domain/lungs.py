@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fieldray.domain.image import Box, PixelMap
 from fieldray.domain.lung_thirds import (
     RELATIVE_WHITENESS_INDEX,
-    UNDECIDED,
+    UNDECIDED_SHARES,
     WHITENESS_INDEX,
     features_of_thirds,
     whiteness_of_lungs,
@@ -476,7 +476,7 @@ def _are_two_lungs(first: float, second: float, shares: NDArray[np.uint8], parts
 
 def _undecided(shares: NDArray[np.uint8], is_lung: Mask) -> float:
     """Return the number of undecided cells, divided by the number of cells in the lungs."""
-    low, high = UNDECIDED
+    low, high = UNDECIDED_SHARES
     undecided = np.count_nonzero((shares >= low) & (shares <= high))
     return float(undecided / max(1, int(np.count_nonzero(is_lung))))
 
