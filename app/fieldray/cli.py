@@ -42,7 +42,7 @@ from fieldray.errors import (
     PackProblem,
     StorageProblem,
     UsageProblem,
-    reason_of_unexpected,
+    reason_of_unexpected_error,
 )
 from fieldray.paths import HOME_VARIABLE, VERSION, data_folder
 from fieldray.plain_text import make_visible
@@ -144,7 +144,7 @@ def _perform(options: argparse.Namespace, console: Console, signals: Sequence[in
             if not isinstance(error, Exception):
                 raise
             log.exception("command failed")
-            console.print_error(f"{reason_of_unexpected(error).text} {journal}")
+            console.print_error(f"{reason_of_unexpected_error(error).text} {journal}")
             return 1
 
 

@@ -65,7 +65,7 @@ def _what_is_short(error: BaseException) -> str | None:
     return None
 
 
-def reason_of_unexpected(error: Exception) -> Reason:
+def reason_of_unexpected_error(error: Exception) -> Reason:
     """Return the reason to show for an unexpected exception: a fault of the program, or a shortage of the system."""
     problem = resource_problem(error)
     return problem.reason if problem else reason("internal", detail=type(error).__name__)

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from fieldray.errors import reason_of_unexpected, resource_problem
+from fieldray.errors import reason_of_unexpected_error, resource_problem
 
 
 def chained(cause: Exception, *, is_explicit: bool) -> Exception:
@@ -37,10 +37,10 @@ def chained(cause: Exception, *, is_explicit: bool) -> Exception:
 def test_a_shortage_of_the_system_is_recognised(error: Exception, detail: str) -> None:
     found = resource_problem(error)
     assert found is not None and found.reason.parameters == (("detail", detail),)
-    assert reason_of_unexpected(error).code == "system_short"
+    assert reason_of_unexpected_error(error).code == "system_short"
 
 
 @pytest.mark.parametrize("error", [ValueError("memory"), ImportError("No module named 'x'"), OSError(errno.ENOENT, "")])
 def test_other_errors_are_no_shortage(error: Exception) -> None:
     assert resource_problem(error) is None
-    assert reason_of_unexpected(error).code == "internal"
+    assert reason_of_unexpected_error(error).code == "internal"

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from fieldray.backends import CPU
 from fieldray.domain.model import BackendName, DeviceChoice, DevicePolicy, Model, Prediction
 from fieldray.domain.run import BackendChanged, BackendState, Publish
-from fieldray.errors import BackendProblem, Cancelled, FieldrayError, reason_of_unexpected
+from fieldray.errors import BackendProblem, Cancelled, FieldrayError, reason_of_unexpected_error
 from fieldray.inference.backend import (
     PERMANENT_PROBLEM_CODES,
     Backend,
@@ -482,7 +482,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
                 why = problem.reason
             except Exception as error:
                 log.exception("a device failed unexpectedly")
-                why = reason_of_unexpected(error)
+                why = reason_of_unexpected_error(error)
             backend, runner.backend = runner.backend, None
             if why:  # before `close`, so that other devices run the input at once
                 delay_s = self._lose(runner, why, forced_retries=forced_retries)

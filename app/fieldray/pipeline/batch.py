@@ -24,7 +24,7 @@ from fieldray.domain.finding import FailedOutcome, Outcome, with_shared_facts
 from fieldray.domain.image import ImageRef
 from fieldray.domain.pack_setup import PackSetup
 from fieldray.domain.run import PackOfRun, Progress, Publish, RunChanged, RunSpec, RunState
-from fieldray.errors import Cancelled, FieldrayError, StorageProblem, reason_of_unexpected
+from fieldray.errors import Cancelled, FieldrayError, StorageProblem, reason_of_unexpected_error
 from fieldray.imaging.discover import count_files, discover
 from fieldray.imaging.source import FileStamper
 from fieldray.inference.engine import Engine
@@ -193,8 +193,8 @@ class Batch:
         except FieldrayError as problem:
             self._break_off(problem.reason)
         except Exception as error:
-            log.exception("the batch thread failed")
-            self._break_off(reason_of_unexpected(error))
+            log.exception("batch thread")
+            self._break_off(reason_of_unexpected_error(error))
         finally:
             self._ports.end_processes()
         self._enter(self._end_state, *self._notes)
@@ -391,8 +391,8 @@ class Batch:
             if self.is_cancelled:  # the cancellation closed what this thread uses
                 log.debug("a thread of a cancelled run failed", exc_info=True)
                 return
-            log.exception("a thread of the run failed")
-            self._fail(reason_of_unexpected(error))
+            log.exception("thread of the batch")
+            self._fail(reason_of_unexpected_error(error))
 
     def _count(self) -> None:
         """Estimate the number of images for the progress bar. An error only leaves the bar without a total."""

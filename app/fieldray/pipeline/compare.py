@@ -38,7 +38,7 @@ from fieldray.errors import (
     Unreadable,
     UnsuitableImage,
     UsageProblem,
-    reason_of_unexpected,
+    reason_of_unexpected_error,
     resource_problem,
 )
 from fieldray.imaging.discover import discover
@@ -190,7 +190,7 @@ class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
             why = reason("compare_stopped", detail=str(error))
         except OSError as error:
             self._require_wanted()
-            raise resource_problem(error) or FieldrayError(reason_of_unexpected(error)) from error
+            raise resource_problem(error) or FieldrayError(reason_of_unexpected_error(error)) from error
         return PairComparison(prior=prior, current=current, problem=ComparisonProblem(reason=why))
 
 

@@ -31,7 +31,7 @@ from fieldray.errors import (
     FieldrayError,
     UnsuitableImage,
     WorkerProblem,
-    reason_of_unexpected,
+    reason_of_unexpected_error,
     resource_problem,
 )
 from fieldray.inference.backend import prediction_of
@@ -178,7 +178,7 @@ class _ImageScreening:
             prediction = self.engine.run(values, model=model, is_cancelled=self.is_cancelled)
         except Exception as error:  # stored, because the worker only learns that the device failed
             self.predictions[number] = error
-            raise BackendProblem(reason_of_unexpected(error)) from error
+            raise BackendProblem(reason_of_unexpected_error(error)) from error
         if prediction is None:
             return DeviceRunResult()
         self._note(number, prediction)

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Generic, NamedTuple, Typ
 import msgspec
 
 from fieldray import errors
-from fieldray.errors import FieldrayError, reason_of_unexpected, resource_problem
+from fieldray.errors import FieldrayError, reason_of_unexpected_error, resource_problem
 from fieldray.paths import child_command
 from fieldray.processes.serving import (
     MEMORY_LIMIT_VARIABLE,
@@ -447,7 +447,7 @@ class Call(Generic[Q, A]):
                     raise
                 return answer.result()
         except OSError as error:
-            raise resource_problem(error) or FieldrayError(reason_of_unexpected(error)) from error
+            raise resource_problem(error) or FieldrayError(reason_of_unexpected_error(error)) from error
         except ChildLost as error:
             raise FieldrayError(reason("internal", detail=str(error))) from error
         finally:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from fieldray.domain.model import Model
-from fieldray.errors import FieldrayError, reason_of_unexpected
+from fieldray.errors import FieldrayError, reason_of_unexpected_error
 from fieldray.inference.backend import PERMANENT_PROBLEM_CODES, BackendStatus, time_image
 from fieldray.reasons import Reason
 from fieldray.workers.pool import Workers
@@ -98,7 +98,7 @@ class ModelReadiness:
                 why = problem.reason
             except Exception as error:
                 log.exception("a test of the workers failed unexpectedly")
-                why = reason_of_unexpected(error)
+                why = reason_of_unexpected_error(error)
             else:
                 self._enter(is_over, BackendStatus(state="ready", detail=self._workers.detail, per_image_s=image_s))
                 return
