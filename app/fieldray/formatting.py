@@ -20,7 +20,7 @@ from fieldray.domain.run import VERDICT_VALUES, PackSpec, Run, RunSpec, Verdict,
 from fieldray.translation import Translator
 
 _MAX_DIGITS: Final = 17  # significant decimal digits of a float
-DICOM_DATE: Final = re.compile("([0-9]{4})([0-9]{2})([0-9]{2})")
+DICOM_DATE_PATTERN: Final = re.compile("([0-9]{4})([0-9]{2})([0-9]{2})")
 
 
 def research_only_notice(translator: Translator) -> str:
@@ -258,11 +258,11 @@ def score_digits(score: float, point: OperatingPoint | None, *, min_digits: int)
             (shown >= written) == (score >= border) for border in borders for written in (border, round(border, digits))
         )
 
-    min_digits = border_digits(point.threshold, min_digits=min_digits) if point else min_digits
+    min_digits = threshold_digits(point.threshold, min_digits=min_digits) if point else min_digits
     return next((digits for digits in range(min_digits, _MAX_DIGITS) if reads_right(digits)), _MAX_DIGITS)
 
 
-def border_digits(border: float, *, min_digits: int) -> int:
+def threshold_digits(border: float, *, min_digits: int) -> int:
     """Return the number of decimals with which a threshold is displayed, at least `min_digits`.
 
     A threshold must be displayed as 0 or 1 only if it is exactly 0 or 1.
@@ -289,7 +289,7 @@ def threshold_text(translator: Translator, finding: Finding) -> str:
     return format_number(translator, point.threshold, digits=digits) if point else ""
 
 
-def border_text(translator: Translator, border: float, *, min_digits: int = 2) -> str:
+def format_threshold(translator: Translator, border: float, *, min_digits: int = 2) -> str:
     """Format a threshold, or an end of the uncertain zone, that is displayed without a score.
 
     The number has up to six decimals. More are used only if the number would otherwise be displayed as 0 or 1.
@@ -297,7 +297,7 @@ def border_text(translator: Translator, border: float, *, min_digits: int = 2) -
     min_digits  minimum number of decimals
     """
     written = f"{border:.6f}".rstrip("0").partition(".")[2]
-    return format_number(translator, border, digits=border_digits(border, min_digits=max(min_digits, len(written))))
+    return format_number(translator, border, digits=threshold_digits(border, min_digits=max(min_digits, len(written))))
 
 
 def format_count(items: int) -> str:
@@ -362,7 +362,7 @@ def format_dicom_date(translator: Translator, dicom_date: str) -> str:
     A text that is no date is returned unchanged. The year has four digits. English-speaking countries write day and
     month in different orders, so English dates are in ISO 8601.
     """
-    found = DICOM_DATE.fullmatch(dicom_date)
+    found = DICOM_DATE_PATTERN.fullmatch(dicom_date)
     try:
         day = datetime.date(*map(int, found.groups())) if found else None
     except ValueError:  # such as the 31st of June

@@ -10,7 +10,7 @@ import pytest
 
 from fieldray.domain.finding import Finding
 from fieldray.domain.run import Run
-from fieldray.formatting import border_text, decision_sentence, format_count, score_digits, score_text, time_text
+from fieldray.formatting import decision_sentence, format_count, format_threshold, score_digits, score_text, time_text
 from fieldray.reports.wording import Wording
 from fieldray.translation import Translator
 from outcomes import POINT
@@ -58,7 +58,7 @@ def test_a_score_below_the_uncertain_zone_is_described_as_below() -> None:
 
 def test_a_limit_is_written_with_all_needed_digits() -> None:
     borders = (0.5, 0.39496, 0.387246349, 0.0, 1.0, 4e-8, 0.99999997)
-    written = [border_text(Translator("en"), border) for border in borders]
+    written = [format_threshold(Translator("en"), border) for border in borders]
     assert written == ["0.50", "0.39496", "0.387246", "0.00", "1.00", "0.00000004", "0.99999997"]
 
 

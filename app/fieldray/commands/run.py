@@ -35,7 +35,7 @@ from fieldray.domain.run import (
     StoreUpdating,
 )
 from fieldray.errors import FieldrayError, StorageProblem
-from fieldray.formatting import border_text, pack_headings
+from fieldray.formatting import format_threshold, pack_headings
 from fieldray.packs.reasons import TEMPLATES as PACKS
 from fieldray.persistence import create_empty_file, make_folder, remove_unfinished_files, storage_problem
 from fieldray.plain_text import console_cell
@@ -282,7 +282,7 @@ class RunReport:
         for point in points:
             borders = point.threshold, point.unsure_low, point.unsure_high
             has_band = point.unsure_low < point.unsure_high
-            middle, low, high = (border_text(Translator(), border, min_digits=3) for border in borders)
+            middle, low, high = (format_threshold(Translator(), border, min_digits=3) for border in borders)
             threshold = f"threshold {middle}, " if point.threshold != point.unsure_high else ""
             band = f", uncertain from {low}" if has_band else ""
             flagged = pack.texts["abnormal"]

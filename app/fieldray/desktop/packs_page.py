@@ -39,7 +39,7 @@ from fieldray.desktop.widgets import (
 from fieldray.desktop.worklist_rows import WorkListRow, pack_title, result_text
 from fieldray.domain.model import Manifest, OperatingPoint
 from fieldray.domain.purpose import patients_sentence, performance_sentences
-from fieldray.formatting import border_text, format_percent, label_meaning
+from fieldray.formatting import format_percent, format_threshold, label_meaning
 from fieldray.packs.naming import PackCandidate
 from fieldray.reasons import reason
 from fieldray.reports.performance import performance_of, performance_of_pack
@@ -277,9 +277,9 @@ def operating_point_text(translator: Translator, point: OperatingPoint) -> str:
     return translator.text(
         "Threshold {threshold}, uncertain zone from {low} to {high}. Measured on {data}: sensitivity {sensitivity}, "
         "specificity {specificity} (95 % confidence interval).",
-        threshold=border_text(translator, point.threshold),
-        low=border_text(translator, point.unsure_low),
-        high=border_text(translator, point.unsure_high),
+        threshold=format_threshold(translator, point.threshold),
+        low=format_threshold(translator, point.unsure_low),
+        high=format_threshold(translator, point.unsure_high),
         data=translator.pack_text(point.measured_on),
         sensitivity=format_percent(translator, point.sensitivity),
         specificity=format_percent(translator, point.specificity),

@@ -10,7 +10,7 @@ from fieldray.audit.units import CountingRule
 from fieldray.domain.metrics import Share, Unit
 from fieldray.domain.model import Estimate
 from fieldray.domain.run import PackOfRun
-from fieldray.formatting import border_text, format_number, format_percent, time_text
+from fieldray.formatting import format_number, format_percent, format_threshold, time_text
 from fieldray.translation import Translator
 
 _HASH_LETTERS: Final = 16
@@ -108,7 +108,7 @@ class AuditWords:
         return self.translator.text(
             "Operating point {point}, threshold {threshold}",
             point=self.translator.pack_text(at.point.titles) or at.point.name,
-            threshold=border_text(self.translator, at.point.threshold, min_digits=3),
+            threshold=format_threshold(self.translator, at.point.threshold, min_digits=3),
         )
 
     def _share(self, what: str, share: Share) -> FigureRow:
@@ -146,7 +146,7 @@ class AuditWords:
         return f"{titles[by]}: {name.replace(' to ', '–') if by == 'age' else name}"
 
     def _border(self, threshold: float) -> str:
-        return border_text(self.translator, threshold, min_digits=3)
+        return format_threshold(self.translator, threshold, min_digits=3)
 
 
 def unit_label(translator: Translator, unit: Unit) -> str:

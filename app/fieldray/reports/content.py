@@ -30,7 +30,7 @@ from fieldray.domain.history import MonthlyCounts, ResultBrief, ResultPair, RunC
 from fieldray.domain.image import ImageRef
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.run import Run, StoredResult, SupersededVerdict
-from fieldray.formatting import HasClassNames, border_digits, category_label, score_digits
+from fieldray.formatting import HasClassNames, category_label, score_digits, threshold_digits
 from fieldray.plain_text import make_visible
 from fieldray.reports.exporter import ReportOptions, StoredPack, StoredRun, hide_names_in_reason, image_alias, uid_alias
 from fieldray.translation import Translator
@@ -151,7 +151,7 @@ def format_printed_threshold(found: ResultBrief) -> str:
     decided.
     """
     if found.threshold is not None:
-        least = border_digits(found.threshold, min_digits=3)
+        least = threshold_digits(found.threshold, min_digits=3)
         digits = least if found.score is None else score_digits(found.score, found.point, min_digits=least)
         return f"{found.threshold:.{digits}f}"
     return "unknown" if found.category in ("abnormal", "normal") else "-"

@@ -27,8 +27,8 @@ from fieldray.domain.finding import ScreenedOutcome
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.prior import PairRecord
 from fieldray.domain.run import StoredResult
-from fieldray.formatting import DICOM_DATE
-from fieldray.reports.exporter import DICOM_WRITER, StoredRun, header_for_report, image_alias
+from fieldray.formatting import DICOM_DATE_PATTERN
+from fieldray.reports.exporter import DICOM_WRITER, StoredRun, image_alias, shown_header
 
 _PATTERN: Final = re.compile(r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*))+")
 _MAX_UID_CHARACTERS: Final = 64
@@ -290,7 +290,9 @@ def _add_patient(dataset: Dataset, subject: ReportedImage) -> None:
     header, is_named = subject.header, subject.stored_run.options.names_people
     name, age_years = header.patient_name if is_named else f"{header.patient_name}^", header.patient_age_years
     dataset.PatientName, dataset.PatientID = _person_name(name), _text(header.patient_id)
-    dataset.PatientBirthDate = header.patient_birth_date if DICOM_DATE.fullmatch(header.patient_birth_date) else ""
+    dataset.PatientBirthDate = (
+        header.patient_birth_date if DICOM_DATE_PATTERN.fullmatch(header.patient_birth_date) else ""
+    )
     dataset.PatientSex = header.patient_sex if header.patient_sex in ("M", "F", "O") else ""
     if age_years is not None and 0 <= age_years < 1000:
         dataset.PatientAge = f"{int(age_years):03}Y"
@@ -306,7 +308,7 @@ def _add_patient(dataset: Dataset, subject: ReportedImage) -> None:
 def _add_study(dataset: Dataset, subject: ReportedImage) -> None:
     header, ref = subject.header, subject.ref
     dataset.StudyInstanceUID = subject.study_uid
-    dataset.StudyDate = header.study_date if DICOM_DATE.fullmatch(header.study_date) else ""
+    dataset.StudyDate = header.study_date if DICOM_DATE_PATTERN.fullmatch(header.study_date) else ""
     dataset.StudyTime = header.study_time if _TIME.fullmatch(header.study_time) else ""
     dataset.ReferringPhysicianName = ""
     dataset.StudyID, dataset.AccessionNumber = _text(header.study_id)[:16], _text(header.accession_number)[:16]

@@ -20,7 +20,7 @@ from fieldray.domain.finding import Decision, Finding, notes_of
 from fieldray.domain.image import FileKind, ImageRef
 from fieldray.domain.model import Estimate, Manifest, OperatingPoint
 from fieldray.domain.prior import PairRecord, pair_warnings
-from fieldray.formatting import DICOM_DATE, category_label, class_lines
+from fieldray.formatting import DICOM_DATE_PATTERN, category_label, class_lines
 from fieldray.plain_text import make_visible
 from fieldray.reasons import reason
 from fieldray.reports.content import NOTICE
@@ -335,7 +335,7 @@ def _pair_group(subject: ReportedImage, pair: PairRecord) -> Dataset:
     items = [
         *([image_item(SOURCE_OF_MEASUREMENT, subject.source)] if subject.source else []),
         *([image_item(_PRIOR, prior)] if prior else []),
-        *([content_item("CONTAINS", "DATE", _STUDY_DATE, Date=date)] if DICOM_DATE.fullmatch(date) else []),
+        *([content_item("CONTAINS", "DATE", _STUDY_DATE, Date=date)] if DICOM_DATE_PATTERN.fullmatch(date) else []),
         *_figures(pair),
         *(comment_item(text) for text in _pair_comments(pair)),
     ]

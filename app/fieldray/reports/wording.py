@@ -26,10 +26,9 @@ from fieldray.domain.model import OperatingPoint
 from fieldray.domain.prior import PairRecord, pair_warnings
 from fieldray.domain.run import StoredResult, Verdict
 from fieldray.formatting import (
-    DICOM_DATE,
+    DICOM_DATE_PATTERN,
     advice_text,
     backend_name,
-    border_text,
     category_label,
     describe_signer,
     earlier_day_text,
@@ -37,6 +36,7 @@ from fieldray.formatting import (
     format_dicom_date,
     format_number,
     format_person_name,
+    format_threshold,
     label_meaning,
     lung_sentences,
     measured_sentence,
@@ -278,7 +278,7 @@ class Wording:
 
     def _point_blocks(self, point: OperatingPoint) -> Iterator[Block]:
         meaning = label_meaning(self.translator, point.label, self._stored.manifest)
-        named = point_sentence(self.translator, point, border_text(self.translator, point.threshold))
+        named = point_sentence(self.translator, point, format_threshold(self.translator, point.threshold))
         yield Paragraph(f"{meaning}. {named}", "lead")
         if performance := performance_of(self.translator, self._stored.manifest, point):
             yield performance
@@ -338,7 +338,7 @@ class Wording:
             filter(None, (format_person_name(header.patient_name), header.patient_id if self._is_named else ""))
         )
         who = replace_undecoded_letters(who, self.translator)
-        day = found.expand(r"\1-\2-\3") if (found := DICOM_DATE.fullmatch(header.study_date)) else ""
+        day = found.expand(r"\1-\2-\3") if (found := DICOM_DATE_PATTERN.fullmatch(header.study_date)) else ""
         return who or self._image_name(ref), day
 
     def _person(self, header: ImageHeader) -> str:
