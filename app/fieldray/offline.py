@@ -17,7 +17,7 @@ address is inside this computer.
 The second exception is a process of a cluster (`fieldray_cluster`, never part of the installed program). Its Python
 code may connect only to the networks that a person named (`allow_networks`), and to an object storage server by its
 name (`allow_server`). While several machines train one network, the process may also connect to the processes with the
-network's weights (`networks_allowed`). Child processes that read images or run models are offline as usual.
+network's weights (`networks_temporarily_allowed`). Child processes that read images or run models are offline as usual.
 
 The guard does not prevent two things. An online program of the same user can pass an open connection to this process
 over a socket inside this computer. The online program can also forward messages of this process to the network.
@@ -147,7 +147,7 @@ def allow_networks(networks: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
-def networks_allowed(hosts: Sequence[str]) -> Iterator[None]:
+def networks_temporarily_allowed(hosts: Sequence[str]) -> Iterator[None]:
     """Allow connections to further hosts during the block, in addition to the hosts that are allowed already.
 
     hosts  numeric addresses or networks, as for `allow_networks`

@@ -29,7 +29,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.offline import networks_allowed
+from fieldray.offline import networks_temporarily_allowed
 from fieldray.typed_json import parse_json
 
 Vector = NDArray[np.float32]
@@ -213,7 +213,7 @@ def open_channels(
     parameters are those of `connect`, with one `max_values` for each address.
     """
     with contextlib.ExitStack() as ends:
-        ends.enter_context(networks_allowed([host for host, _ in addresses]))
+        ends.enter_context(networks_temporarily_allowed([host for host, _ in addresses]))
         channels = []
         for address, most in zip(addresses, max_values, strict=True):
             channels.append(connect(address, token=token, role=role, max_values=most, encryption=encryption))

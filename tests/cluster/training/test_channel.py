@@ -129,9 +129,9 @@ import sys
 from fieldray.offline import InternetRefused, stay_offline
 stay_offline(joins_cluster=True)
 from fieldray_cluster.training.channel import Listener, connect, open_channels, serve_echo, time_round_trips
-from fieldray.offline import allow_networks, networks_allowed
+from fieldray.offline import allow_networks, networks_temporarily_allowed
 hosts = ("127.0.0.2", "127.0.0.3")
-with networks_allowed(hosts):  # those of the servers' own processes
+with networks_temporarily_allowed(hosts):  # those of the servers' own processes
     listeners = [Listener(host, token="t", largest=9, serve=serve_echo) for host in hosts]
 allow_networks(["127.0.0.1"])  # the scheduler's
 addresses = [one.address for one in listeners]
