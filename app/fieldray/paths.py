@@ -19,14 +19,14 @@ from fieldray.reasons import reason
 APP_NAME: Final = "fieldray"
 # The installed package's metadata has the version, too, but reading the metadata is the slowest step of a start.
 VERSION: Final = "0.2.0"
-SCRATCH_FOLDER: Final = "cluster"
+SCRATCH_FOLDER_NAME: Final = "cluster"
 DATABASE_NAME: Final = "results.sqlite"
 HOME_VARIABLE: Final = "FIELDRAY_HOME"
 # Beginnings of the names of all files that the program stores in `data_folder`; docs/privacy.md describes them.
-DATA_FILES: Final = (
+DATA_FILE_PREFIXES: Final = (
     "results.sqlite", "results.pictures", "results.damaged-", "results.replaced-", "results.lost-", "pseudonym.key",
     "settings.json", "pack_trust", "folders",
-    "site_points", "packs", "demo", "translations", "edgetpu-", "fieldray.log", SCRATCH_FOLDER,
+    "site_points", "packs", "demo", "translations", "edgetpu-", "fieldray.log", SCRATCH_FOLDER_NAME,
 )  # fmt: skip
 _PACKAGE: Final = Path(__file__).resolve().parent
 _LANGUAGE_CODE: Final = re.compile(r"[a-z]{2,3}(_[A-Za-z]{2,8})*")
@@ -118,9 +118,9 @@ def scratch_folder() -> Iterator[Path]:
 
     Temporary folders of processes that were killed are removed first. Raises StorageProblem.
     """
-    folder = data_folder() / SCRATCH_FOLDER
+    folder = data_folder() / SCRATCH_FOLDER_NAME
     remove_unfinished_files(folder)
-    own = temporary_path(folder / SCRATCH_FOLDER)
+    own = temporary_path(folder / SCRATCH_FOLDER_NAME)
     try:
         make_private_folder(folder)
         make_private_folder(own)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.errors import StorageProblem
-from fieldray.paths import DATA_FILES, VERSION, catalogue_paths, data_folder, scratch_folder
+from fieldray.paths import DATA_FILE_PREFIXES, VERSION, catalogue_paths, data_folder, scratch_folder
 
 
 def test_the_version_is_that_of_the_package() -> None:
@@ -70,5 +70,5 @@ def test_temporary_folders_of_dead_processes_are_removed(home: Path) -> None:
 
 def test_the_privacy_page_names_every_stored_file() -> None:
     page = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text(encoding="utf-8")
-    for name in DATA_FILES:
+    for name in DATA_FILE_PREFIXES:
         assert re.search(rf"^- .*`{re.escape(name)}", page, re.MULTILINE), name

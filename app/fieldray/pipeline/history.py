@@ -41,7 +41,7 @@ from fieldray.formatting import (
     research_only_notice,
     time_text,
 )
-from fieldray.paths import SCRATCH_FOLDER
+from fieldray.paths import SCRATCH_FOLDER_NAME
 from fieldray.persistence import remove_unfinished_files
 from fieldray.pipeline.export import find_manifest, find_used_pack
 from fieldray.pipeline.run_warnings import warnings_of_run
@@ -189,8 +189,8 @@ class History:
         return plan_patient_deletion(self._database, patient_id)
 
     def remove_temporary_files(self) -> None:
-        """Delete temporary image files on this computer that were left when a process was killed."""
-        remove_unfinished_files(self._database.parent / SCRATCH_FOLDER)
+        """Delete temporary files with images that killed processes left on this computer."""
+        remove_unfinished_files(self._database.parent / SCRATCH_FOLDER_NAME)
 
     def delete(self, plan: DeletionPlan) -> DeletionResult:
         """Delete the runs or the patient of a plan permanently. Returns the numbers of deleted items.
