@@ -30,7 +30,7 @@ from fieldray.reasons import reason
 
 PRIVATE_MODE: Final = 0o600
 SHARED_MODE: Final = 0o666  # permissions before the user's umask, as for documents of any program
-PRIVATE_FOLDER: Final = 0o700
+PRIVATE_FOLDER_MODE: Final = 0o700
 _OTHERS: Final = 0o077
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _TAKEN: Final = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
@@ -173,7 +173,9 @@ def exchange_names(first: Path, second: Path) -> bool:
     return rename is not None and rename(_HERE, os.fsencode(first), _HERE, os.fsencode(second), _EXCHANGE) == 0
 
 
-def replace_atomically(temporary: Path, path: Path, *, exchange: Callable[[Path, Path], bool] = exchange_names) -> None:
+def replace_folder_atomically(
+    temporary: Path, path: Path, *, exchange: Callable[[Path, Path], bool] = exchange_names
+) -> None:
     """Rename a completed folder to `path`. An older folder at `path` is removed.
 
     temporary  the completed folder, with a name from `temporary_path`
@@ -219,7 +221,7 @@ def make_folder(folder: Path, *, is_private: bool = False) -> None:
     """
     if not folder.is_dir():
         make_folder(folder.parent, is_private=is_private)
-        folder.mkdir(mode=PRIVATE_FOLDER if is_private else 0o777, exist_ok=True)
+        folder.mkdir(mode=PRIVATE_FOLDER_MODE if is_private else 0o777, exist_ok=True)
         sync_folder(folder.parent)
 
 
@@ -228,14 +230,14 @@ def make_private_folder(folder: Path) -> None:
 
     A folder of another user is not changed. A folder for all users such as /tmp is not changed either.
     """
-    folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+    folder.mkdir(mode=PRIVATE_FOLDER_MODE, parents=True, exist_ok=True)
     if os.name != "posix":
         return
     status = folder.stat()
     is_ours = status.st_uid == os.geteuid() and not status.st_mode & stat.S_ISVTX
-    if is_ours and stat.S_IMODE(status.st_mode) != PRIVATE_FOLDER:
+    if is_ours and stat.S_IMODE(status.st_mode) != PRIVATE_FOLDER_MODE:
         with contextlib.suppress(OSError):  # a drive without permissions, such as a FAT flash drive
-            folder.chmod(PRIVATE_FOLDER)
+            folder.chmod(PRIVATE_FOLDER_MODE)
 
 
 def require_regular_file(path: Path) -> None:

@@ -21,7 +21,7 @@ from fieldray.persistence import (
     make_folder,
     make_private_folder,
     remove_unfinished_files,
-    replace_atomically,
+    replace_folder_atomically,
     require_regular_file,
     sync_folder,
     temporary_path,
@@ -171,21 +171,21 @@ def test_a_completed_folder_takes_a_free_name_or_replaces_a_folder(
 ) -> None:
     path = tmp_path / "folder"
     for content in (b"first", b"second"):
-        replace_atomically(completed(path, content), path, exchange=exchange)
+        replace_folder_atomically(completed(path, content), path, exchange=exchange)
         assert (path / "file").read_bytes() == content
         assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_failed_replacement_keeps_the_old_folder(tmp_path: Path) -> None:
     path = tmp_path / "folder"
-    replace_atomically(completed(path, b"first"), path)
+    replace_folder_atomically(completed(path, b"first"), path)
 
     def lost(first: Path, second: Path) -> bool:
         shutil.rmtree(first)
         return False
 
     with pytest.raises(FileNotFoundError):
-        replace_atomically(completed(path, b"second"), path, exchange=lost)
+        replace_folder_atomically(completed(path, b"second"), path, exchange=lost)
     assert (path / "file").read_bytes() == b"first"
     assert list(tmp_path.iterdir()) == [path]
 

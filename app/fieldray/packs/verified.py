@@ -66,7 +66,7 @@ from fieldray.packs.reading import array_from_npy, array_to_npy, manifest_error,
 from fieldray.persistence import (
     SHARED_MODE,
     make_folder,
-    replace_atomically,
+    replace_folder_atomically,
     storage_problem,
     temporary_path,
     write_new_file,
@@ -348,7 +348,7 @@ def write_folder(folder: Path, *, contents: Mapping[str, bytes]) -> Path:
                 )  # written to the disk at once, because a user pulls a drive out after "done"
             read_pack(temporary)
             temporary.chmod(0o755)
-            replace_atomically(temporary, folder)
+            replace_folder_atomically(temporary, folder)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
     except OSError as error:

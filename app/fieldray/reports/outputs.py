@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Final, Literal, TextIO
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.paths import data_folder
 from fieldray.persistence import (
-    PRIVATE_FOLDER,
+    PRIVATE_FOLDER_MODE,
     is_regular_or_absent,
     make_folder,
-    replace_atomically,
+    replace_folder_atomically,
     storage_problem,
     temporary_path,
     write_new_file,
@@ -171,11 +171,11 @@ def open_output_folder(path: Path, kind: IsOwnOutput, *, inputs: Sequence[Path] 
     temporary = temporary_path(path)
     try:
         make_folder(path.parent, is_private=True)
-        temporary.mkdir(mode=PRIVATE_FOLDER)
+        temporary.mkdir(mode=PRIVATE_FOLDER_MODE)
         yield temporary
         _require_free_folder(path, kind, inputs)
         if any(temporary.iterdir()):
-            replace_atomically(temporary, path)
+            replace_folder_atomically(temporary, path)
         elif os.path.lexists(path):
             shutil.rmtree(path)
     except OSError as error:
