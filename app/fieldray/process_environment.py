@@ -129,7 +129,7 @@ def _wayland_answers(name: str, folder: str) -> bool:
     return bool(name)
 
 
-def has_window() -> bool:
+def can_open_window() -> bool:
     """Return whether a window can be opened: there is a screen, and the window program or Qt is installed."""
     import importlib.util
 

@@ -23,7 +23,7 @@ from fieldray.commands.options import (
 from fieldray.errors import UsageProblem
 from fieldray.paths import data_folder
 from fieldray.persistence import SHARED_MODE, storage_problem, write_atomically
-from fieldray.process_environment import has_window
+from fieldray.process_environment import can_open_window
 from fieldray.reasons import reason
 from fieldray.settings import load
 
@@ -282,7 +282,7 @@ def run_demo(options: argparse.Namespace, console: Console) -> int:
     code = run(options, console)
     if options.part == _PATIENTS[0] and code in (0, 1):
         console.print_line(f"Images of adults need the pack for adults: fieldray demo {_PATIENTS[1]}")
-    if code in (0, 1) and options.open_window and not options.no_window and has_window():
+    if code in (0, 1) and options.open_window and not options.no_window and can_open_window():
         return int(options.open_window([folder]))
     return code
 
