@@ -503,9 +503,9 @@ TEMPLATES: Final[Mapping[str, Template]] = {
 # fmt: on
 
 # Codes of problems of a whole folder, in which the number of images is not known.
-FOLDER_PROBLEMS: Final = frozenset({"folder_not_read", "folder_lost", "linked_folder"})
+FOLDER_PROBLEM_CODES: Final = frozenset({"folder_not_read", "folder_lost", "linked_folder"})
 # Codes of notes that most results of a run have. A list shows these notes only once.
-COMMON_NOTES: Final = frozenset({"age_not_stated", "age_confirmed", "unsigned_operating_point_unknown"})
+COMMON_NOTE_CODES: Final = frozenset({"age_not_stated", "age_confirmed", "unsigned_operating_point_unknown"})
 
 # Parameters that are numbers and may have decimals. They are shown with the decimal mark of the language.
 NUMERIC_PARAMETERS: Final = frozenset(
@@ -522,7 +522,7 @@ _WITHOUT_NAMES: Final = """
     process protocol results role run sampled saved scored size_mb staleness stated step subgraphs threads
     times uid units usable verdicts version view waiting whole workers youngest
 """
-PARAMETERS_WITHOUT_NAMES: Final = NUMERIC_PARAMETERS | frozenset(_WITHOUT_NAMES.split())
+NON_IDENTIFYING_PARAMETERS: Final = NUMERIC_PARAMETERS | frozenset(_WITHOUT_NAMES.split())
 
 
 def template_of(code: str) -> Template:
@@ -582,7 +582,7 @@ def _plain(value: object) -> str:
     return text if len(text) <= 200 else text[:197] + "..."
 
 
-def merged_by_code(whys: Counter[Reason]) -> Counter[Reason]:
+def merge_by_code(whys: Counter[Reason]) -> Counter[Reason]:
     """Merge reasons with equal codes, and add up their counts. A parameter with different values becomes "…"."""
     found = Counter[Reason]()
     for code in dict.fromkeys(why.code for why in whys):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from fieldray.paths import catalogue_paths
-from fieldray.reasons import NUMERIC_PARAMETERS, PARAMETERS_WITHOUT_NAMES, Plural, Reason, template_of
+from fieldray.reasons import NON_IDENTIFYING_PARAMETERS, NUMERIC_PARAMETERS, Plural, Reason, template_of
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Translator:
         """Return a reason's sentence in the language of this translator.
 
         A parameter that is a phrase of the program is translated, too. While names are hidden, each parameter that may
-        reveal a patient is hidden (see `reasons.PARAMETERS_WITHOUT_NAMES`).
+        reveal a patient is hidden (see `reasons.NON_IDENTIFYING_PARAMETERS`).
         """
         template = template_of(why.code)
         values = {
@@ -64,9 +64,7 @@ class Translator:
             for name, value in why.parameters
         }
         values |= {
-            name: self.name_or_substitute(value)
-            for name, value in values.items()
-            if name not in PARAMETERS_WITHOUT_NAMES
+            name: self.name_or_substitute(value) for name, value in values.items() if name not in NON_IDENTIFYING_PARAMETERS
         }
         if isinstance(template, Plural):
             found = self._catalogue.ngettext(template.one, template.many, template.number(why.parameters))

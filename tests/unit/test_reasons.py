@@ -6,7 +6,7 @@ from string import Formatter
 
 import pytest
 
-from fieldray.reasons import PARAMETERS_WITHOUT_NAMES, TEMPLATES, Plural, reason, templates_of_subpackages
+from fieldray.reasons import NON_IDENTIFYING_PARAMETERS, TEMPLATES, Plural, reason, templates_of_subpackages
 from fieldray.translation import Translator
 from hostile import ALL, forbidden_in
 
@@ -50,9 +50,9 @@ def test_each_parameter_that_may_name_a_patient_is_hidden_with_the_names(code: s
     names = fields_of(code)
     why = reason(code, **{name: 7 if name == "count" else f"MARK{name}" for name in names})
     shown, hidden = Translator().reason(why), Translator(hides_names=lambda: True).reason(why)
-    for name in names - {"count"} - PARAMETERS_WITHOUT_NAMES:
+    for name in names - {"count"} - NON_IDENTIFYING_PARAMETERS:
         assert f"MARK{name}" in shown and f"MARK{name}" not in hidden
-    for name in names & PARAMETERS_WITHOUT_NAMES - {"count"}:
+    for name in names & NON_IDENTIFYING_PARAMETERS - {"count"}:
         assert f"MARK{name}" in hidden
 
 
@@ -61,6 +61,6 @@ def test_texts_of_persons_or_files_are_never_declared_harmless() -> None:
         "address", "age", "born", "detail", "file", "first", "folder", "image", "known", "label", "missing", "name",
         "names", "path", "paths", "patient", "reference", "rows", "second", "several", "text", "two_labels", "value",
     }  # fmt: skip
-    assert not written & PARAMETERS_WITHOUT_NAMES
+    assert not written & NON_IDENTIFYING_PARAMETERS
     codes = ("audit_which_positive", "audit_no_class", "audit_counted_positive", "audit_table_column")
     assert all(fields_of(code) & written for code in codes)

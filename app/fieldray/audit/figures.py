@@ -25,7 +25,7 @@ from fieldray.domain.image import parse_dicom_date
 from fieldray.domain.metrics import Scores, Share, Truth, share_of_hits
 from fieldray.domain.model import Estimate, OperatingPoint
 from fieldray.errors import UsageProblem
-from fieldray.reasons import Reason, merged_by_code, reason
+from fieldray.reasons import Reason, merge_by_code, reason
 
 MIN_GROUP_UNITS: Final = 20  # minimum number of units of each class for the figures of a subgroup
 MAX_INTERVAL_HALF_WIDTH: Final = 0.05
@@ -385,7 +385,7 @@ def images_needed_for_interval(value: float) -> int:
 def _not_assessed(units: Sequence[Case]) -> Iterator[NotAssessedUnits]:
     """Yield, for each reason, the number of units that were not assessed. The most frequent reason comes first."""
     whys = Counter((unit.reason, unit.truth) for unit in units if unit.reason and not is_assessed(unit))
-    alike = merged_by_code(Counter(why for why, _ in whys.elements()))
+    alike = merge_by_code(Counter(why for why, _ in whys.elements()))
     for why, _ in alike.most_common():
         positives, negatives = (
             sum(number for (own, truth), number in whys.items() if own.code == why.code and truth == side)

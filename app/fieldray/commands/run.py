@@ -39,14 +39,8 @@ from fieldray.formatting import format_threshold, pack_headings
 from fieldray.packs.reasons import TEMPLATES as PACKS
 from fieldray.persistence import create_empty_file, make_folder, remove_unfinished_files, storage_problem
 from fieldray.plain_text import console_cell
-from fieldray.reasons import BACKEND_TEMPLATES, COMMON_NOTES, FOLDER_PROBLEMS, Reason, reason
-from fieldray.reports.content import (
-    NOTICE,
-    class_texts,
-    format_printed_score,
-    format_printed_threshold,
-    image_result_values,
-)
+from fieldray.reasons import BACKEND_TEMPLATES, COMMON_NOTE_CODES, FOLDER_PROBLEM_CODES, Reason, reason
+from fieldray.reports.content import NOTICE, class_texts, format_printed_score, format_printed_threshold, image_result_values
 from fieldray.reports.exporter import ReportOptions, exporters
 from fieldray.reports.outputs import is_stream, open_output, require_writable_output
 from fieldray.translation import Translator
@@ -156,7 +150,7 @@ class PackSummary:
         for kind in result_counts:
             self.counts[kind.category] += kind.number
             self.patients.add(kind)
-            self.folders += kind.number * (not FOLDER_PROBLEMS.isdisjoint(kind.codes))
+            self.folders += kind.number * (not FOLDER_PROBLEM_CODES.isdisjoint(kind.codes))
             self.read_first += kind.classified_read_first_count
 
     def set_counts(self, result_counts: Iterable[ResultCount]) -> None:
@@ -409,7 +403,7 @@ class RunReport:
             made = {"pack": model.pack_name, "model_sha256": model.model_sha256, "lungs_pack": model.lungs_pack}
             line = image_result_values(answer.outcome, **made)
             known_by = ("sample" if answer.is_recognised_by_sample else "content") if answer.is_reused else None
-            images = int(kind.category != "not_an_image") if FOLDER_PROBLEMS.isdisjoint(kind.codes) else None
+            images = int(kind.category != "not_an_image") if FOLDER_PROBLEM_CODES.isdisjoint(kind.codes) else None
             if self._emit:
                 self._emit(json.dumps({**line, "images": images, "taken_over_by": known_by}))
             elif not known_by:
@@ -488,7 +482,7 @@ def _reason_and_notes(result: ResultBrief) -> Iterator[str]:
     """Yield the reason why an image was not suitable or failed, then the notes on the result."""
     if result.reason:
         yield result.reason.text + (" (--turn)" if can_be_turned(result.reason) else "")
-    yield from (note.text for note in result.notes if note.code not in COMMON_NOTES)
+    yield from (note.text for note in result.notes if note.code not in COMMON_NOTE_CODES)
 
 
 def _cells(result: ResultBrief | None, pack: PackSummary, width: int) -> str:

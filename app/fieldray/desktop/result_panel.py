@@ -43,7 +43,7 @@ from fieldray.domain.finding import (
 )
 from fieldray.domain.run import RefusalOverrides
 from fieldray.formatting import advice_text, backend_name, category_label, format_number, lung_sentences
-from fieldray.reasons import COMMON_NOTES, Reason, reason
+from fieldray.reasons import COMMON_NOTE_CODES, Reason, reason
 from fieldray.reports.document import FindingText, Scale, finding_texts
 from fieldray.translation import Translator
 
@@ -217,9 +217,9 @@ class ResultPanel(QScrollArea):
                 column.addWidget(label(sentence))
             self._add_overrides(column, row)
             return box
-        for note in sorted(outcome.notes, key=lambda note: note.code in COMMON_NOTES):
+        for note in sorted(outcome.notes, key=lambda note: note.code in COMMON_NOTE_CODES):
             if note.code != EVIDENCE_NOTE:  # this note is shown next to the figure
-                role = "muted" if note.code in COMMON_NOTES else "warning"
+                role = "muted" if note.code in COMMON_NOTE_CODES else "warning"
                 column.addWidget(label(self._translator.reason(note), role=role))
         for said in found:
             self._add_finding(column, said)

@@ -44,8 +44,8 @@ from fieldray.formatting import (
 from fieldray.paths import SCRATCH_FOLDER_NAME
 from fieldray.persistence import remove_unfinished_files
 from fieldray.pipeline.export import find_manifest, find_used_pack
-from fieldray.pipeline.run_warnings import warnings_of_run
-from fieldray.reasons import Reason, merged_by_code, reason
+from fieldray.pipeline.warnings_of_run import warnings_of_run
+from fieldray.reasons import Reason, merge_by_code, reason
 from fieldray.reports.content import format_printed_score, format_printed_threshold
 from fieldray.reports.document import Block, BulletList, Paragraph, Table
 from fieldray.store.deletion import delete_patient, delete_runs, plan_deletion, plan_patient_deletion
@@ -358,6 +358,6 @@ def _of_pack(
         yield BulletList("", (said, bias))
     if whys:
         reasons = tuple(
-            (translator.reason(why), format_count(number)) for why, number in merged_by_code(whys).most_common()
+            (translator.reason(why), format_count(number)) for why, number in merge_by_code(whys).most_common()
         )
         yield Table(text("Not screened, by reason"), (text("Reason"), text("Images")), reasons, widths=(150.0, 28.0))
