@@ -91,7 +91,7 @@ SETTING_ROWS: Final[tuple[SettingRow, ...]] = (
     SettingRow(key="folders", label="Recent folders, the newest first", default="", in_dialog=False),
 )
 # fmt: on
-SIMPLE_SETTINGS: Final = (
+BASIC_SETTING_KEYS: Final = (
     "language",
     "theme",
     "hide_patient",
@@ -157,11 +157,11 @@ class Settings:
     def save(self, path: Path | None = None) -> None:
         """Write the values changed since the last call into the file. All other content of the file stays unchanged.
 
-        path  the settings file; None for `default_path`
+        path  the settings file; None for `default_settings_path`
 
         Raises StorageProblem, also if a link is in place of the file, or if the file cannot be read before the change.
         """
-        path = path or default_path()
+        path = path or default_settings_path()
         require_regular_file(path)
         with exclusive_writer(path):
             changed, self._changed = self._changed, {}
@@ -184,7 +184,7 @@ def _content(path: Path) -> dict[str, object]:
     return {}
 
 
-def default_path() -> Path:
+def default_settings_path() -> Path:
     """Return the path of the settings file."""
     return data_folder() / "settings.json"
 
@@ -192,11 +192,11 @@ def default_path() -> Path:
 def load(path: Path | None = None) -> tuple[Settings, tuple[Reason, ...]]:
     """Read the settings file.
 
-    path  the settings file; None for `default_path`
+    path  the settings file; None for `default_settings_path`
 
     Returns the settings, and the problems found; an invalid value is replaced by its default.
     """
-    path = path or default_path()
+    path = path or default_settings_path()
     settings, problems = Settings(), []
     try:
         require_regular_file(path)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.errors import StorageProblem, UsageProblem
-from fieldray.settings import SETTING_ROWS, SettingRow, Settings, default_path, load
+from fieldray.settings import SETTING_ROWS, SettingRow, Settings, default_settings_path, load
 
 
 def test_every_default_is_allowed() -> None:
@@ -143,5 +143,5 @@ def test_a_number_is_read_as_a_number() -> None:
 def test_without_a_path_the_file_is_in_the_users_data(home: Path) -> None:
     assert load()[1] == ()
     Settings({"theme": "dark"}).save()
-    assert default_path() == home / "settings.json"
+    assert default_settings_path() == home / "settings.json"
     assert load()[0]["theme"] == "dark"

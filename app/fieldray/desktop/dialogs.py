@@ -44,7 +44,7 @@ from fieldray.formatting import research_only_notice
 from fieldray.paths import VERSION, asset_path, data_folder, guide_folder, licence_table_path, program_folder
 from fieldray.reasons import reason
 from fieldray.reports.exporter import Exporter, ReportOptions, exporters
-from fieldray.settings import SETTING_ROWS, SIMPLE_SETTINGS, SettingRow, Settings, Value
+from fieldray.settings import BASIC_SETTING_KEYS, SETTING_ROWS, SettingRow, Settings, Value
 from fieldray.translation import Translator, languages
 from fieldray.typed_json import parse_json
 
@@ -360,7 +360,7 @@ class SettingsDialog(QDialog):
         return {key: value for key, value in values.items() if value != self._settings[key]}
 
     def _form(self, *, is_advanced: bool) -> QWidget:
-        rows = [row for row in SETTING_ROWS if row.in_dialog and is_advanced != (row.key in SIMPLE_SETTINGS)]
+        rows = [row for row in SETTING_ROWS if row.in_dialog and is_advanced != (row.key in BASIC_SETTING_KEYS)]
         self.fields.update((row.key, self._field(row)) for row in rows)
         made, laid = QWidget(), form_layout(*((self._translator.text(row.label), self.fields[row.key]) for row in rows))
         laid.setContentsMargins(_FORM_MARGIN, _FORM_MARGIN, _FORM_MARGIN, 0)
