@@ -72,7 +72,7 @@ class TimingSummary:
     fps_max: float
 
     @property
-    def first_ratio(self) -> float:
+    def first_image_ratio(self) -> float:
         """The time of the first image divided by the mean time of the third and later images."""
         return self.first_ms / self.mean_ms
 
@@ -105,7 +105,7 @@ def summarise_times(repetitions: Repetitions) -> TimingSummary:
     )
 
 
-def later_mean_ms(times_ms: Sequence[float]) -> float:
+def mean_ms_from_third_image(times_ms: Sequence[float]) -> float:
     """Return the mean time in milliseconds of the third and later images of one repetition."""
     return statistics.fmean(times_ms[START_UP_IMAGES:])
 
@@ -121,7 +121,9 @@ def paired_ratio(repetitions: Repetitions, baselines: Repetitions) -> float:
     if not repetitions:
         raise ValueError("no repetition")
     pairs = zip(repetitions, baselines, strict=True)
-    return statistics.median(later_mean_ms(times_ms) / later_mean_ms(base_ms) for times_ms, base_ms in pairs)
+    return statistics.median(
+        mean_ms_from_third_image(times_ms) / mean_ms_from_third_image(base_ms) for times_ms, base_ms in pairs
+    )
 
 
 def rotate_left(items: Iterable[Item], by: int) -> list[Item]:

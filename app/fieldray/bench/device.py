@@ -63,14 +63,14 @@ class Measurement:
     case: BenchmarkCase
     scope: str = NETWORK_SCOPE
     level: LoadLevel = NO_LOAD
-    repetitions: list[list[float]] = field(default_factory=list)
+    times_ms_by_repetition: list[list[float]] = field(default_factory=list)
     energy: list[tuple[float, float]] = field(default_factory=list)
     measured_loads: list[MeasuredLoad] = field(default_factory=list)
 
     @property
     def summary(self) -> TimingSummary:
         """Statistics of the measured times over all repetitions."""
-        return summarise_times(self.repetitions)
+        return summarise_times(self.times_ms_by_repetition)
 
     @property
     def json_values(self) -> dict[str, Any]:
@@ -83,14 +83,14 @@ class Measurement:
             "scope": self.scope,
             "ran_on": sorted(self.case.details),
             **asdict(self.summary),
-            "first_ratio": self.summary.first_ratio,
-            "times_ms": self.repetitions,
+            "first_ratio": self.summary.first_image_ratio,
+            "times_ms": self.times_ms_by_repetition,
         }
 
-    def speed_up_over_first(self, measured: Iterable[Measurement]) -> float:
+    def speed_up_over_first_case(self, measured: Iterable[Measurement]) -> float:
         """Return how many times as fast this case is as the first case in `measured` with the same scope and load."""
         base = next(one for one in measured if (one.scope, one.level) == (self.scope, self.level))
-        return 1 / paired_ratio(self.repetitions, base.repetitions)
+        return 1 / paired_ratio(self.times_ms_by_repetition, base.times_ms_by_repetition)
 
 
 class EnergyMeter:
@@ -190,7 +190,7 @@ def measure(
                     one = found[case, level, scope]
                     one.measured_loads.append(load)
                     with meter.measure_energy(one.energy) if meter else contextlib.nullcontext():
-                        one.repetitions.append(timed(case, cases[case], scope))
+                        one.times_ms_by_repetition.append(timed(case, cases[case], scope))
     return tuple(found.values())
 
 
@@ -290,7 +290,7 @@ def _figure_cells(summary: TimingSummary) -> tuple[str, ...]:
     times_ms = (summary.first_ms, summary.second_ms, summary.mean_ms, summary.stdev_ms)
     shares_ms = (summary.p50_ms, summary.p95_ms, summary.p99_ms)
     cells = (f"{value:.2f}" for value in (*times_ms, *shares_ms))
-    return (*cells, f"{summary.first_ratio:.2f}", str(summary.images))
+    return (*cells, f"{summary.first_image_ratio:.2f}", str(summary.images))
 
 
 def _rates(rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -319,7 +319,7 @@ def _data(one: Measurement, measured: Sequence[Measurement], costs: Costs) -> di
     price_usd, fps = costs.price_usd.get(one.case.kind.name), one.summary.fps_avg
     return {
         **one.json_values,
-        "times_as_fast": one.speed_up_over_first(measured),
+        "times_as_fast": one.speed_up_over_first_case(measured),
         "power_w": power_w,
         "power_is": None if power_w is None else "measured" if is_measured else "typed in",
         "fps_per_w": fps / power_w if power_w else None,

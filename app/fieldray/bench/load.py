@@ -120,7 +120,7 @@ def relative_increase(cell: Measurement, cells: Sequence[Measurement]) -> float:
     cells  measurements, among them a measurement of the same case without load
     """
     (base,) = (one for one in cells if one.case is cell.case and one.level == NO_LOAD)
-    return paired_ratio(cell.repetitions, base.repetitions) - 1
+    return paired_ratio(cell.times_ms_by_repetition, base.times_ms_by_repetition) - 1
 
 
 def cpu_load_of(cell: Measurement) -> MeasuredLoad:

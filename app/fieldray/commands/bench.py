@@ -272,7 +272,7 @@ def _measured_after_rehearsal(
 
     began_s = time.monotonic()
     short = device.measure(given, replace(effort, repeats=1, images=_REHEARSED), notify=lambda _text: None)
-    each_s = sum(one.repetitions[0][-1] for one in short if one.repetitions) / 1000
+    each_s = sum(one.times_ms_by_repetition[0][-1] for one in short if one.times_ms_by_repetition) / 1000
     total_s = effort.repeats * (time.monotonic() - began_s + (effort.images - _REHEARSED) * each_s)
     console.print_line(f"This will take about {duration_text(total_s)}.")
     return device.measure(given, effort, notify=notify, options=device.MeasureOptions(energy_meter=meter))

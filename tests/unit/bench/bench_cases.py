@@ -97,4 +97,4 @@ def cell(case: BenchmarkCase, level: LoadLevel, *means_ms: float, others: float 
     """A repetition of four images for each mean: iterations 1 and 2 take 50 ms, which must not count."""
     load = MeasuredLoad(made=level.share, machine=max(level.share, others))
     repetitions = [[50.0, 50.0, mean - 1, mean + 1] for mean in means_ms]
-    return Measurement(case=case, level=level, repetitions=repetitions, measured_loads=[load])
+    return Measurement(case=case, level=level, times_ms_by_repetition=repetitions, measured_loads=[load])

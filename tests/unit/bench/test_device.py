@@ -34,7 +34,7 @@ def test_repetitions_are_interleaved_and_each_is_fresh() -> None:
         ("b", NETWORK_SCOPE),
         ("b", FILE_SCOPE),
     ]
-    assert measured[0].repetitions == [[5, 2, 1], [5, 2, 1]]
+    assert measured[0].times_ms_by_repetition == [[5, 2, 1], [5, 2, 1]]
     assert notes == ["repetition 1 of 2", "repetition 2 of 2"]
 
 

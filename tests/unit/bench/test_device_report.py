@@ -16,8 +16,8 @@ def report() -> BenchmarkReport:
     case = Record("tiny on edgetpu").case("edgetpu")
     # later images: 8 and 12 ms, mean 10 ms = 100 a second
     measured = [
-        Measurement(case=case, scope=NETWORK_SCOPE, repetitions=[[30, 20, 8, 12]]),
-        Measurement(case=case, scope=FILE_SCOPE, repetitions=[[300, 60, 40, 40]]),
+        Measurement(case=case, scope=NETWORK_SCOPE, times_ms_by_repetition=[[30, 20, 8, 12]]),
+        Measurement(case=case, scope=FILE_SCOPE, times_ms_by_repetition=[[300, 60, 40, 40]]),
     ]
     costs = Costs(power_w={"edgetpu": 2.0}, price_usd={"edgetpu": 80.0})
     return device_report(measured, costs=costs, problems={"cpu": reason("no_runtime")}, images="2 images")
@@ -45,8 +45,8 @@ def test_rates_for_each_watt_and_dollar() -> None:
 
 def test_cases_are_compared_with_the_first_case() -> None:
     slow, fast = (Measurement(case=Record(name).case()) for name in ("slow", "fast"))
-    slow.repetitions.extend([[9, 9, 4], [9, 9, 8]])
-    fast.repetitions.extend([[9, 9, 2], [9, 9, 4]])
+    slow.times_ms_by_repetition.extend([[9, 9, 4], [9, 9, 8]])
+    fast.times_ms_by_repetition.extend([[9, 9, 2], [9, 9, 4]])
     found = device_report([slow, fast], problems={}, images="2 images", more=("The port was not changed.",))
     assert [one["times_as_fast"] for one in found.data["measurements"]] == [1, 2]
     assert found.blocks[1].rows[1][4] == "2.00"
@@ -80,7 +80,7 @@ def test_measured_power_takes_precedence_over_stated_power() -> None:
     for name in backends:
         case = Record(name).case(name)
         one = Measurement(
-            case=case, scope=NETWORK_SCOPE, repetitions=[[30, 20, 8, 12]], energy=[(3.0, 0.5), (7.0, 1.5)]
+            case=case, scope=NETWORK_SCOPE, times_ms_by_repetition=[[30, 20, 8, 12]], energy=[(3.0, 0.5), (7.0, 1.5)]
         )
         rows[name] = device_report([one], costs=costs, problems={}, images="2 images").data["measurements"][0]
     found = {name: (row["power_w"], row["power_is"], row["fps_per_w"]) for name, row in rows.items()}

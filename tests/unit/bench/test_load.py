@@ -63,7 +63,7 @@ def test_every_subject_is_measured_under_every_level() -> None:
     assert {(one.case.name, one.level.name) for one in cells} == {
         *(("a", "no load"), ("b", "no load"), ("a", "a little"), ("b", "a little")),
     }
-    assert all(one.repetitions == [[5, 2, 1], [5, 2, 1]] for one in cells)
+    assert all(one.times_ms_by_repetition == [[5, 2, 1], [5, 2, 1]] for one in cells)
     assert [len(one.measured_loads) for one in cells] == [2, 2, 2, 2]
     assert all(load.made == 0 for one in cells if one.level == NO_LOAD for load in one.measured_loads)
 

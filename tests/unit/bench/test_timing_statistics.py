@@ -14,7 +14,7 @@ def test_iterations_1_2_and_later_have_separate_figures() -> None:
     assert (summary.first_ms, summary.second_ms) == (25, 7)
     assert summary.mean_ms == 5
     assert summary.stdev_ms == pytest.approx(12**0.5)
-    assert summary.first_ratio == 5
+    assert summary.first_image_ratio == 5
     assert summarise_times([[3, 2, 1]]).stdev_ms == 0  # one image has no deviation
 
 
