@@ -211,7 +211,7 @@ class StoredLoadCell:
     fps_max: float
 
     @property
-    def published(self) -> float | None:
+    def dissertation_increase(self) -> float | None:
         """The increase that Taran's dissertation (2022) states for this backend and load; None if not stated."""
         return DISSERTATION_INCREASES.get((self.backend, self.level.name))
 
@@ -225,7 +225,7 @@ class StoredLoadStudy:
     cells: tuple[StoredLoadCell, ...]
 
     @property
-    def shown_cells(self) -> tuple[StoredLoadCell, ...]:
+    def cells_of_first_cases(self) -> tuple[StoredLoadCell, ...]:
         """The figures to show a person: only those of the first case of each backend."""
         first = {cell.backend: cell.case for cell in reversed(self.cells)}
         return tuple(cell for cell in self.cells if cell.case == first[cell.backend])
