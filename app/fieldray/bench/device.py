@@ -185,7 +185,7 @@ def measure(
             under_load = f", {level.name}" if len(levels) > 1 else ""
             notify(f"repetition {repetition + 1} of {effort.repeats}{under_load}")
             with parallel_load(level, cores=cores) as processes:
-                load = measure_cpu_load(processes, cores=cores, within_s=options.settle_s)
+                load = measure_cpu_load(processes, cores=cores, duration_s=options.settle_s)
                 for case, scope in itertools.product(rotate_left(cases, repetition), scopes):
                     one = found[case, level, scope]
                     one.measured_loads.append(load)

@@ -89,17 +89,17 @@ class ScreeningTrial:
     has_edgetpu_file: bool = False
 
 
-def inspect_computer(home: Path, library: PackLibrary, *, load: Callable[[], Model]) -> tuple[ComputerPart, ...]:
+def inspect_computer(home: Path, library: PackLibrary, *, load_pack: Callable[[], Model]) -> tuple[ComputerPart, ...]:
     """Inspect the whole computer, and screen one image as a trial. The inspection takes a few seconds.
 
-    home     the user's data folder
-    library  the packs on this computer
-    load     returns the pack for the trial
+    home       the user's data folder
+    library    the packs on this computer
+    load_pack  returns the pack for the trial
     """
-    machine, edgetpu, trial = collect_machine_facts(), find_status(), try_screening(load)
+    machine, edgetpu, trial = collect_machine_facts(), find_status(), try_screening(load_pack)
     free_mb, packs = shutil.disk_usage(home).free // 2**20, library.available()
     return (
-        inspect_machine(machine),
+        inspect_machine_facts(machine),
         inspect_edgetpu(edgetpu, trial),
         inspect_software({name: _version(name, installed_as) for name, installed_as in _LIBRARIES.items()}),
         inspect_storage(home, free_mb=free_mb, keys=library.trust_store, packs=packs, trial=trial),
@@ -121,14 +121,14 @@ def can_screen(found: Iterable[HostFinding]) -> bool:
 # ---- the trial
 
 
-def try_screening(load: Callable[[], Model]) -> ScreeningTrial:
-    """Screen one synthetic image, from file to result, with the pack that `load` returns.
+def try_screening(load_pack: Callable[[], Model]) -> ScreeningTrial:
+    """Screen one synthetic image, from file to result, with the pack that `load_pack` returns.
 
     The function never raises. If the trial fails, `ScreeningTrial.problem` is the reason.
     """
     pack_name = ""
     try:
-        model = load()
+        model = load_pack()
         pack_name = model.pack_name
         with tempfile.TemporaryDirectory() as folder:
             (ref,) = find_images(None, count=1, synthetic_folder=Path(folder))
@@ -236,7 +236,7 @@ def _slow(machine: MachineFacts) -> Iterator[Reason]:
         yield reason("host_few_threads", usable=machine.usable_threads, threads=machine.threads)
 
 
-def inspect_machine(machine: MachineFacts) -> ComputerPart:
+def inspect_machine_facts(machine: MachineFacts) -> ComputerPart:
     """Describe operating system, CPU, power and memory."""
     vectors = (
         ", ".join(machine.vector_instructions)

@@ -297,14 +297,14 @@ def parallel_load(level: LoadLevel, *, cores: int) -> Iterator[tuple[psutil.Proc
         yield tuple(psutil.Process(child.pid) for child in children)
 
 
-def measure_cpu_load(processes: Sequence[psutil.Process], *, cores: int, within_s: float) -> MeasuredLoad:
-    """Return the CPU load during the next `within_s` seconds. The call takes as long.
+def measure_cpu_load(processes: Sequence[psutil.Process], *, cores: int, duration_s: float) -> MeasuredLoad:
+    """Return the CPU load during the next `duration_s` seconds. The call takes as long.
 
     processes  the processes that make the load; if empty, `MeasuredLoad.made` is 0
     cores      number of cores
     """
     began_s, before_s, machine = time.perf_counter(), _processor_s(processes), psutil.cpu_times()
-    time.sleep(within_s)
+    time.sleep(duration_s)
     made = (_processor_s(processes) - before_s) / ((time.perf_counter() - began_s) * cores)
     return MeasuredLoad(made=made, machine=busy_share(machine, psutil.cpu_times()))
 

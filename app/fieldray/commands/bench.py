@@ -176,7 +176,7 @@ def _parts(load: Callable[[], Model], console: Console) -> tuple[ComputerPart, .
     from fieldray.bench.host import inspect_computer
 
     console.show_bar("checking this computer")
-    return inspect_computer(data_folder(), pack_library(), load=load)
+    return inspect_computer(data_folder(), pack_library(), load_pack=load)
 
 
 def load_pack_to_measure(options: argparse.Namespace) -> Model:

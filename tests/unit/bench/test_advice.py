@@ -16,7 +16,7 @@ from fieldray.bench.host import (
     findings_by_severity,
     host_report,
     inspect_edgetpu,
-    inspect_machine,
+    inspect_machine_facts,
     inspect_software,
 )
 from fieldray.bench.machine import MachineFacts
@@ -76,7 +76,7 @@ def test_missing_parts_of_the_program_are_found(lacking: str, found: list[str]) 
     ],
 )
 def test_causes_of_a_slow_computer_are_found(changes: dict[str, Any], found: list[str]) -> None:
-    assert codes(inspect_machine(replace(MACHINE, **changes)), "stop", "change") == found
+    assert codes(inspect_machine_facts(replace(MACHINE, **changes)), "stop", "change") == found
 
 
 NO_LIBRARY = reason("coral_no_library", name="libedgetpu.so.1")
@@ -129,7 +129,7 @@ def test_findings_are_sorted_by_severity() -> None:
 
 
 def test_the_report_is_json_and_text_with_the_verdict_first() -> None:
-    report = host_report([inspect_machine(MACHINE), ComputerPart([STOP], {})])
+    report = host_report([inspect_machine_facts(MACHINE), ComputerPart([STOP], {})])
     data = json.loads(json.dumps(report.data))
     assert data["can_screen"] is False
     assert data["findings"] == [{"weight": "stop", "code": "no_pack", "text": reason("no_pack").text}]

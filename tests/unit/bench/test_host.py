@@ -59,7 +59,7 @@ def test_a_missing_runtime_is_reported_once_in_the_whole_inspection(home: Path, 
     def load() -> Model:
         raise BackendProblem(reason("no_runtime"))
 
-    parts = inspect_computer(home, PackLibrary(home, builtin_root=tmp_path), load=load)
+    parts = inspect_computer(home, PackLibrary(home, builtin_root=tmp_path), load_pack=load)
     facts = {name for part in parts for name in part.facts}
     assert facts >= {"System", "CPU", "Memory", "Edge TPU", "Program", "Libraries", "Results", "Packs"}
     assert [one.reason.code for one in findings_by_severity(parts)].count(
