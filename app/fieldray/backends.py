@@ -19,32 +19,36 @@ AUTO: Final = "auto"
 class BackendEntry:
     """One row of the table: a device that can run a model.
 
-    name           name of the device for `--device`, in the settings and in stored results
-    title          name of the device for a person, in English; translated when it is shown
-    file_roles     roles of the pack's files that the device can run, the preferred role first
-    kind           "module:function" that makes the device's `BackendKind`; imported when an engine is made
-    shares_cpu     whether the device computes on the CPU, as the worker processes do
-    clock_setting  key of the setting for the clock speed, whose value "max" is the highest speed; "" if the speed is
-                   fixed
+    name                   name of the device for `--device`, in the settings and in stored results
+    title                  name of the device for a person, in English; translated when it is shown
+    file_roles             roles of the pack's files that the device can run, the preferred role first
+    backend_kind_function  "module:function" that makes the device's `BackendKind`; imported when an engine is made
+    computes_on_cpu        whether the device computes on the CPU, as the worker processes do
+    clock_setting_key      key of the setting for the clock speed, whose value "max" is the highest speed; "" if the
+                           speed is fixed
     """
 
     name: str
     title: str
     file_roles: tuple[str, ...]
-    kind: str
-    shares_cpu: bool = False
-    clock_setting: str = ""
+    backend_kind_function: str
+    computes_on_cpu: bool = False
+    clock_setting_key: str = ""
 
 
 EDGE_TPU: Final = BackendEntry(
     name="edgetpu",
     title="Edge TPU",
     file_roles=("edgetpu",),
-    kind="fieldray.inference.coral:make_backend_kind",
-    clock_setting="edgetpu_clock",
+    backend_kind_function="fieldray.inference.coral:make_backend_kind",
+    clock_setting_key="edgetpu_clock",
 )
 CPU: Final = BackendEntry(
-    name="cpu", title="CPU", file_roles=("litert",), kind="fieldray.inference.worker:make_backend_kind", shares_cpu=True
+    name="cpu",
+    title="CPU",
+    file_roles=("litert",),
+    backend_kind_function="fieldray.inference.worker:make_backend_kind",
+    computes_on_cpu=True,
 )
 
 

@@ -241,18 +241,18 @@ def accelerator_cases(model: Model, *, max_clock: bool = False) -> tuple[Benchma
     """
     cases = [BenchmarkCase(name=kind.name, model=model, kind=kind) for kind in _accelerators(Settings())]
     if max_clock:
-        fast = Settings({entry.clock_setting: "max" for entry in BACKENDS if entry.clock_setting})
+        fast = Settings({entry.clock_setting_key: "max" for entry in BACKENDS if entry.clock_setting_key})
         cases += [
             BenchmarkCase(name=f"{kind.name}, highest clock", model=model, kind=kind)
             for kind in _accelerators(fast)
-            if kind.entry.clock_setting
+            if kind.entry.clock_setting_key
         ]
     return tuple(cases)
 
 
 def _accelerators(settings: Settings) -> list[BackendKind]:
     options = BackendOptions(settings=settings, priority="normal")
-    return [kind for kind in known_backend_kinds(options) if not kind.entry.shares_cpu]
+    return [kind for kind in known_backend_kinds(options) if not kind.entry.computes_on_cpu]
 
 
 def find_usable_cases(cases: Sequence[BenchmarkCase]) -> tuple[tuple[BenchmarkCase, ...], dict[str, Reason]]:

@@ -314,7 +314,7 @@ def _data(one: Measurement, measured: Sequence[Measurement], costs: Costs) -> di
     the power in `costs` counts.
     """
     joules, seconds = map(sum, zip(*one.energy, strict=True)) if one.energy else (0.0, 0.0)
-    is_measured = bool(seconds) and one.case.kind.entry.shares_cpu
+    is_measured = bool(seconds) and one.case.kind.entry.computes_on_cpu
     power_w = joules / seconds if is_measured else costs.power_w.get(one.case.kind.name)
     price_usd, fps = costs.price_usd.get(one.case.kind.name), one.summary.fps_avg
     return {

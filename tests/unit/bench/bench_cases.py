@@ -35,7 +35,11 @@ class Record:
     def case(self, backend: BackendName = "cpu") -> BenchmarkCase:
         kind = BackendKind(
             entry=BackendEntry(
-                name=backend, title=backend, file_roles=("litert",), kind="", shares_cpu=backend == "cpu"
+                name=backend,
+                title=backend,
+                file_roles=("litert",),
+                backend_kind_function="",
+                computes_on_cpu=backend == "cpu",
             ),
             open=lambda: Scripted(self),
             probe=lambda _: self.unavailable_reason,
