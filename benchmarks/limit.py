@@ -25,7 +25,7 @@ from pydicom.dataset import Dataset
 from pydicom.encaps import get_frame
 from pydicom.uid import JPEG2000Lossless, JPEGLSLossless, RLELossless
 
-from fieldray.imaging.codecs.jpeg2000 import bits_and_levels_of, decode_jpeg2000
+from fieldray.imaging.codecs.jpeg2000 import bits_and_decomposition_levels, decode_jpeg2000
 from fieldray.imaging.reduction import JPEG_REDUCTIONS, block_means
 from fieldray.inference.litert import load_runtime
 from fieldray.processes.wire import Message
@@ -105,7 +105,7 @@ def _pixels(dataset: Dataset, side: float) -> NDArray[Any]:
         return values
     if syntax != JPEG2000Lossless:
         raise ValueError(syntax)
-    bits, levels = bits_and_levels_of(source)
+    bits, levels = bits_and_decomposition_levels(source)
     return decode_jpeg2000(source, _step(shape, side, [1 << level for level in range(levels + 1)]), bits)
 
 

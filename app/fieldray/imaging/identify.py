@@ -224,7 +224,7 @@ def jpeg_markers(data: bytes) -> Iterator[tuple[int, int]]:
             position += struct.unpack(">H", data[position : position + 2])[0]
 
 
-def trailing_images(data: bytes, end: int) -> int:
+def count_trailing_images(data: bytes, end: int) -> int:
     """Return the number of DICOM and PNG files that were appended to an image in one file.
 
     data  the whole file
@@ -233,7 +233,7 @@ def trailing_images(data: bytes, end: int) -> int:
     return data.count(_PNG, end) + data.count(DICOM_FILE, end + 128)
 
 
-def trailing_jpegs(data: bytes, end: int) -> list[JpegFrame]:
+def trailing_jpeg_frames(data: bytes, end: int) -> list[JpegFrame]:
     """Return the frame headers of JPEG files that were appended to an image in one file.
 
     JPEGs that are embedded in the appended files do not count.

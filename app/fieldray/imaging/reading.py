@@ -25,14 +25,14 @@ from fieldray.errors import Unreadable, UnsuitableImage
 from fieldray.imaging.identify import (
     HEAD_BYTES,
     check_pixel_count,
+    count_trailing_images,
     extend_jpeg,
     identify_bytes,
     jpeg_end,
     jpeg_frame,
     png_size,
     sniff,
-    trailing_images,
-    trailing_jpegs,
+    trailing_jpeg_frames,
 )
 from fieldray.imaging.preprocess import block_thumbnail, grey_from_rgb
 from fieldray.imaging.reduction import JPEG_REDUCTIONS, DecodedFileCache, TargetSize, block_means, largest_reduction
@@ -279,9 +279,11 @@ def _load(data: bytes, step: int = 1) -> tuple[NDArray[Any], int]:
         is_short = "truncated" in str(error).lower() or isinstance(error, EOFError)
         raise Unreadable(reason("truncated") if is_short else reason("damaged", detail=_NOT_DECODED)) from error
     if values is None or tall.may_lack_pixels(np.ravel(values[tall.test_row // step, 0])):
-        from fieldray.imaging.codecs.jpeg import check_scans  # pydicom takes a third of a second to load
+        from fieldray.imaging.codecs.jpeg import (
+            decode_twice_to_check_scans,  # pydicom takes a third of a second to load
+        )
 
-        whole = check_scans(data)
+        whole = decode_twice_to_check_scans(data)
         values = whole if values is None else values
     return turned(values[: -(-tall.rows // step)]), step
 
@@ -366,7 +368,7 @@ def _png_images(data: bytes) -> int:
             return frames + is_still
         if kind == b"IEND":
             end = start + 4
-    return 1 + trailing_images(data, end) + len(trailing_jpegs(data, end))
+    return 1 + count_trailing_images(data, end) + len(trailing_jpeg_frames(data, end))
 
 
 def _check_chunks(data: bytes) -> None:
@@ -393,8 +395,8 @@ def _one_whole_jpeg(data: bytes, size: tuple[int, int]) -> tuple[bytes, list[str
         from fieldray.imaging.codecs.jpeg import with_end_marker
 
         return with_end_marker(data), ["end_was_missing"]
-    found = [frame.rows * frame.columns >= size[0] * size[1] for frame in trailing_jpegs(data, end)]
-    if others := sum(found) + trailing_images(data, end):
+    found = [frame.rows * frame.columns >= size[0] * size[1] for frame in trailing_jpeg_frames(data, end)]
+    if others := sum(found) + count_trailing_images(data, end):
         raise UnsuitableImage(reason("several_images", count=1 + others))
     return data, ["further_images"] if found else []
 

@@ -40,7 +40,7 @@ from fieldray.domain.image import ImageRef
 from fieldray.domain.model import InputSpec
 from fieldray.errors import Unreadable
 from fieldray.imaging.codec import Codec, Frame, codecs
-from fieldray.imaging.codecs.jpeg2000 import bits_and_levels_of, decode_jpeg2000
+from fieldray.imaging.codecs.jpeg2000 import bits_and_decomposition_levels, decode_jpeg2000
 from fieldray.imaging.codecs.rle import CODEC as RLE
 from fieldray.imaging.identify import identify
 from fieldray.imaging.reading import decode
@@ -335,14 +335,14 @@ def test_byte_values_in_big_endian_words_are_swapped(kind: str, swaps: bool, tmp
 
 def test_a_jpeg2000_main_header_is_read_by_the_standard() -> None:
     source = _wavelets(scaled(LARGE, 16), num_resolutions=4)
-    assert bits_and_levels_of(source) == (16, 3)
+    assert bits_and_decomposition_levels(source) == (16, 3)
     assert decode_jpeg2000(source, 4, 16).shape == (206, 180)
     signed = bytearray(source)
     signed[42] |= 0x80
     for other in (bytes(signed), source[:16] + struct.pack(">2I", 8, 8) + source[24:]):
-        assert bits_and_levels_of(other)[0] == 0
+        assert bits_and_decomposition_levels(other)[0] == 0
     for other in (source[:40], b"\0\0\0\x0cjP  " + source):
-        assert bits_and_levels_of(other) == (0, 0)
+        assert bits_and_decomposition_levels(other) == (0, 0)
 
 
 # ---- High-Throughput JPEG 2000

@@ -43,11 +43,11 @@ def with_end_marker(source: bytes) -> bytes:
     if _END_OF_IMAGE in bare[-3:]:
         return source
     bare = bare + b"\0" if bare.endswith(b"\xff") and len(bare) < len(source) else bare.removesuffix(b"\xff")
-    check_scans(bare + _END_OF_IMAGE)
+    decode_twice_to_check_scans(bare + _END_OF_IMAGE)
     return bare + _END_OF_IMAGE
 
 
-def check_scans(source: bytes) -> NDArray[Any]:
+def decode_twice_to_check_scans(source: bytes) -> NDArray[Any]:
     """Decode a JPEG in full twice with different bytes inserted after each scan, and check that the values are equal.
 
     Returns the values. Raises Unreadable `truncated` if scans or restart markers are missing, if the values differ, or
@@ -59,7 +59,7 @@ def check_scans(source: bytes) -> NDArray[Any]:
     ends = [at for (before, _), (_, at) in pairwise(markers) if before == START_OF_SCAN]
     parts = [source[start:end].rstrip(b"\xff") for start, end in pairwise([0, *ends, len(source)])]
     try:
-        values, others = (decode_checked_jpeg(more.join(parts)) for more in _WHAT_FOLLOWS)
+        values, others = (decode_jpeg_without_checks(more.join(parts)) for more in _WHAT_FOLLOWS)
     except ValueError as error:
         raise Unreadable(reason("truncated")) from error
     if not np.array_equal(values, others):
@@ -70,19 +70,19 @@ def check_scans(source: bytes) -> NDArray[Any]:
 def decode_jpeg(source: bytes) -> NDArray[Any]:
     """Decode the values of a whole JPEG: uint8 or uint16, (rows, columns) or (rows, columns, 3) as stored.
 
-    Raises Unreadable `truncated` if a part of the JPEG is missing, and the exceptions of `decode_checked_jpeg`.
+    Raises Unreadable `truncated` if a part of the JPEG is missing, and the exceptions of `decode_jpeg_without_checks`.
     """
     source = with_end_marker(source)
     tall = extend_jpeg(source)
     if tall.test_row == 0:
-        return check_scans(source)
-    values = decode_checked_jpeg(tall.data)
+        return decode_twice_to_check_scans(source)
+    values = decode_jpeg_without_checks(tall.data)
     if tall.may_lack_pixels(np.ravel(values[tall.test_row, 0])):
-        check_scans(source)
+        decode_twice_to_check_scans(source)
     return values[: tall.rows]
 
 
-def decode_checked_jpeg(source: bytes) -> NDArray[Any]:
+def decode_jpeg_without_checks(source: bytes) -> NDArray[Any]:
     """Decode a JPEG: uint8 or uint16 values, (rows, columns) or (rows, columns, 3) as stored.
 
     All coding processes are supported except arithmetic coding.

@@ -28,7 +28,7 @@ _OVERSHOOT: Final = 1.1
 _MAX_LEVELS: Final = 7
 
 
-def bits_and_levels_of(source: bytes) -> tuple[int, int]:
+def bits_and_decomposition_levels(source: bytes) -> tuple[int, int]:
     """Return bits per sample and decomposition levels of JPEG 2000 data, from the main header (T.800 A.5.1, A.6.1).
 
     The bits are 0 unless the data are a bare codestream of one unsigned component, untiled, at the origin.
@@ -76,7 +76,7 @@ def decode_reduced_jpeg2000(frame: Frame, needed: TargetSize) -> tuple[NDArray[n
     """
     if frame.padding_range:
         return None
-    (stated, levels), bits = bits_and_levels_of(frame.codestream), frame.bits_stored
+    (stated, levels), bits = bits_and_decomposition_levels(frame.codestream), frame.bits_stored
     if stated < bits or (stated > bits and frame.is_lossless):
         return None  # at a lower resolution, bits above the stored ones cannot be separated from them
     steps = [1 << level for level in range(min(levels, _MAX_LEVELS) + 1)]
