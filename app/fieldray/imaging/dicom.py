@@ -42,7 +42,7 @@ from fieldray.imaging.dicom_header import (
     DicomHeader,
     first_text,
     inflated_data_set,
-    problem_without_pixels,
+    missing_pixels_problem,
     read_header,
     whole_number,
 )
@@ -208,12 +208,12 @@ _GREYS: Final = frozenset({"MONOCHROME1", "MONOCHROME2", "MONOCHROME"})
 def _frame_of(header: DicomHeader) -> Frame:
     """Return the description of a frame from the header.
 
-    Raises Unreadable if the header is contradictory. Raises the exception of `problem_without_pixels` if the file has
+    Raises Unreadable if the header is contradictory. Raises the exception of `missing_pixels_problem` if the file has
     no pixel data.
     """
     dataset = header.dataset
     if header.pixels is None:
-        raise problem_without_pixels(header)
+        raise missing_pixels_problem(header)
     rows, columns = whole_number(dataset, "Rows"), whole_number(dataset, "Columns")
     if rows < 1 or columns < 1:
         raise Unreadable(reason("damaged", detail="the header does not state the size of the image"))
@@ -246,14 +246,14 @@ def _pixel_value(header: DicomHeader, data: bytes) -> memoryview:
 
     data  the file, or its inflated data set
 
-    Raises Unreadable `truncated` if a part is missing. Raises the exception of `problem_without_pixels` if the value is
+    Raises Unreadable `truncated` if a part is missing. Raises the exception of `missing_pixels_problem` if the value is
     empty.
     """
     pixels = header.pixels
     assert pixels is not None
     rest = memoryview(data)[pixels.offset :]
     if pixels.length == 0:
-        raise problem_without_pixels(header)
+        raise missing_pixels_problem(header)
     if pixels.is_encapsulated:
         return rest
     if pixels.length > len(rest):

@@ -26,7 +26,7 @@ from fieldray.imaging.dicom_header import (
     first_text,
     first_value,
     has_value,
-    numbers_or_none,
+    numbers_with_none,
     sequence_items,
     text_values,
     whole_number,
@@ -387,7 +387,7 @@ def _windows(dataset: Dataset, stage: _ModalityPixels) -> list[Window | None]:
     named = first_text(dataset, "VOILUTFunction").upper()
     function: WindowFunction = "SIGMOID" if named == "SIGMOID" else "LINEAR_EXACT"
     found: list[Window | None] = []
-    pairs = zip(numbers_or_none(dataset, "WindowCenter"), numbers_or_none(dataset, "WindowWidth"), strict=False)
+    pairs = zip(numbers_with_none(dataset, "WindowCenter"), numbers_with_none(dataset, "WindowWidth"), strict=False)
     is_stated = has_value(dataset, "WindowCenter") and has_value(dataset, "WindowWidth")
     for center, width in list(pairs)[: is_stated * _MAX_WINDOWS]:
         if center is None or width is None or width <= 0:

@@ -205,7 +205,7 @@ def read_header(stream: BinaryIO, keywords: Sequence[str], *, inflated_limit: in
         dataset = part
         if media_storage_sop_class_uid == DICOMDIR_CLASS_UID or not _skip_unknown(begun):
             break
-    pixels = element_at(begun, _PIXEL_TAGS)
+    pixels = element_at_stream_position(begun, _PIXEL_TAGS)
     is_cut, has_wrong_syntax = begun.stream.is_truncated, begun.has_wrong_syntax
     return DicomHeader(
         dataset, begun.syntax, media_storage_sop_class_uid, begun.stream.raw, pixels, is_cut, has_wrong_syntax
@@ -253,7 +253,7 @@ def _skip_unknown(begun: OpenedDicom) -> bool:
     raise Unreadable(reason("damaged", detail=f"element ({group:04X},{element:04X}) of its header cannot be read"))
 
 
-def problem_without_pixels(header: DicomHeader) -> FieldrayError:
+def missing_pixels_problem(header: DicomHeader) -> FieldrayError:
     """Return the exception for a file without pixels.
 
     The exception is Unreadable `truncated` if the header says that the file should have an image, else UnsuitableImage
@@ -411,7 +411,7 @@ def _guessed_encoding(head: bytes) -> UID:
     return ExplicitVRBigEndian if head[0] == 0 and head[1] > 0 else ExplicitVRLittleEndian
 
 
-def element_at(opened: OpenedDicom, tags: frozenset[int]) -> PixelElement | None:
+def element_at_stream_position(opened: OpenedDicom, tags: frozenset[int]) -> PixelElement | None:
     """Return the DICOM element at which the parser of a header stopped; None if its tag is not in `tags`.
 
     opened  the opened file, whose stream is positioned at the element. Afterwards the stream is at the element's value
@@ -483,10 +483,10 @@ def first_number(dataset: Dataset, keyword: str) -> float | None:
 
 def finite_numbers(dataset: Dataset, keyword: str) -> list[float]:
     """Return all finite numbers among the values of a DICOM element."""
-    return [value for value in numbers_or_none(dataset, keyword) if value is not None]
+    return [value for value in numbers_with_none(dataset, keyword) if value is not None]
 
 
-def numbers_or_none(dataset: Dataset, keyword: str) -> list[float | None]:
+def numbers_with_none(dataset: Dataset, keyword: str) -> list[float | None]:
     """Return all values of a DICOM element as numbers, with None for each value that is no finite number.
 
     Because no value is left out, the values of two elements can be compared by position.

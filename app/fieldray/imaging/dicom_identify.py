@@ -19,12 +19,12 @@ from fieldray.imaging.dicom_header import (
     DICOMDIR_CLASS_UID,
     DicomHeader,
     HeaderTooLong,
-    element_at,
+    element_at_stream_position,
     first_text,
     has_value,
     joined_text,
+    missing_pixels_problem,
     open_dicom,
-    problem_without_pixels,
     read_header,
     sequence_items,
     text_values,
@@ -126,7 +126,7 @@ def _frames(header: DicomHeader, ref: ImageRef) -> list[ImageRef]:
     if header.pixels is None:
         if not (header.is_truncated or facts.sop_class_uid or facts.modality or header.media_storage_sop_class_uid):
             raise UnsuitableImage(reason("not_an_image"))
-        raise problem_without_pixels(header)
+        raise missing_pixels_problem(header)
     frames = facts.number_of_frames
     if frames > MAX_FRAMES:
         problem = reason("too_many_frames", frames=frames, limit=MAX_FRAMES)
@@ -206,7 +206,7 @@ def read_dicomdir(stream: BinaryIO) -> DicomdirFound:
         read_dataset(
             begun.stream, begun.is_implicit_vr, begun.is_little_endian, stop_when=lambda tag, *_: tag == _SEQUENCE
         )
-        found = element_at(begun, frozenset({_SEQUENCE}))
+        found = element_at_stream_position(begun, frozenset({_SEQUENCE}))
         length = found.length if found else 0
         records = read_sequence(begun.stream, begun.is_implicit_vr, begun.is_little_endian, length, default_encoding)
     except HeaderTooLong as error:
