@@ -139,7 +139,7 @@ def _decode_pixels(
     step = largest_reduction(frame.rows, frame.columns, needed) if needed is not None else 1
     stored, extremes = whole.get(lambda: _with_extremes(_stored_values(header, frame, value, index)))
     if _photometric(header) == "PALETTE COLOR":
-        stored = dicom_grey.colours_of(stored, header.dataset)
+        stored = dicom_grey.palette_colours(stored, header.dataset)
     if stored.ndim == 3:
         return _grey_of_colour(stored, header.dataset, step)
     return dicom_grey.grey_image(stored, header.dataset, step=step, extremes=extremes)
@@ -169,7 +169,9 @@ def _reduced(header: DicomHeader, frame: Frame, value: memoryview, index: int, n
     if found is None or found[0].shape != (-(-frame.rows // found[1]), -(-frame.columns // found[1])):
         return None
     stored, step = found
-    image = dicom_grey.grey_image_at(stored, header.dataset, step=step, rows=frame.rows, columns=frame.columns)
+    image = dicom_grey.grey_image_from_reduced(
+        stored, header.dataset, step=step, rows=frame.rows, columns=frame.columns
+    )
     # If the window seems to show nothing, all pixels must decide this. None makes the caller read in full resolution.
     return None if "presentation_ignored" in image.notes else image
 
@@ -235,7 +237,7 @@ def _frame_of(header: DicomHeader) -> Frame:
         unused_low_bits=high + 1 - stored if stored - 1 < high < bits else 0,
         is_signed=whole_number(dataset, "PixelRepresentation") != 0,
         is_plain_grey=is_grey and samples == 1 and bits in (8, 16),
-        padding_range=dicom_grey.padding_of(dataset),
+        padding_range=dicom_grey.padding_range_of(dataset),
         frame_count=max(1, whole_number(dataset, "NumberOfFrames", 1)),
         is_rgb=_photometric(header) == "RGB",
     )

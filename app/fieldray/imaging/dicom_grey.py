@@ -156,7 +156,7 @@ def grey_image(
     )
 
 
-def grey_image_at(stored: NDArray[Any], dataset: Dataset, *, step: int, rows: int, columns: int) -> Image:
+def grey_image_from_reduced(stored: NDArray[Any], dataset: Dataset, *, step: int, rows: int, columns: int) -> Image:
     """Make the image of stored values that a codec decoded at a lower resolution: one value for step x step pixels.
 
     rows, columns  size of the frame at full resolution
@@ -293,7 +293,7 @@ def _on_16_bits(stored: NDArray[Any], no_data: NDArray[np.bool_] | None) -> tupl
     return np.rint((finite - base) / step).astype(np.uint16), step, base
 
 
-def padding_of(dataset: Dataset) -> tuple[int, int] | None:
+def padding_range_of(dataset: Dataset) -> tuple[int, int] | None:
     """Return the two ends of the Pixel Padding Value range of a DICOM file; None if the file states no range."""
     value, limit = first_number(dataset, "PixelPaddingValue"), first_number(dataset, "PixelPaddingRangeLimit")
     return None if value is None else (int(value), int(value if limit is None else limit))
@@ -301,7 +301,7 @@ def padding_of(dataset: Dataset) -> tuple[int, int] | None:
 
 def _padding_mask(stored: NDArray[Any], dataset: Dataset, low: int, high: int) -> NDArray[np.bool_] | None:
     """Return the mask of the pixel padding (PS3.3 C.7.5.1.1.2); None if no pixel is padding, or all pixels are."""
-    if (ends := padding_of(dataset)) is None or stored.dtype.kind == "f":
+    if (ends := padding_range_of(dataset)) is None or stored.dtype.kind == "f":
         return None
     if stored.dtype.itemsize <= 2:
         ends = _with_other_sign(ends[0], low, high), _with_other_sign(ends[1], low, high)
@@ -419,7 +419,7 @@ def _voi_luts(dataset: Dataset, stage: _ModalityPixels) -> list[NDArray[np.uint1
     return tables
 
 
-def colours_of(indices: NDArray[Any], dataset: Dataset) -> NDArray[Any]:
+def palette_colours(indices: NDArray[Any], dataset: Dataset) -> NDArray[Any]:
     """Convert indices into a palette to colours (rows, columns, 3): red, green and blue (PS3.3 C.7.9).
 
     For a damaged palette, any exception of pydicom may be raised.
