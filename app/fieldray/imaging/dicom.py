@@ -132,7 +132,7 @@ def _decode_pixels(
     needed: TargetSize | None,
     whole: DecodedFileCache,
 ) -> Image:
-    if needed is not None and not whole.is_kept:
+    if needed is not None and not whole.has_decoded_file:
         reduced = _reduced(header, frame, value, index, needed)
         if reduced is not None:
             return reduced

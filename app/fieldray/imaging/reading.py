@@ -212,8 +212,8 @@ def _decoded_jpeg(data: bytes, needed: TargetSize | None, whole: DecodedFileCach
     if frame.coding_process == _JPEG_LS:
         raise Unreadable(reason("unsupported_compression", name="JPEG-LS"))
     is_plain, step = frame.bits_per_sample == 8 and frame.coding_process in _PILLOWS_PROCESSES, 1
-    if is_plain and needed is not None and not whole.is_kept:  # the orientation is known only later
-        step = min(largest_reduction(*size, either, steps=JPEG_REDUCTIONS) for either in (needed, needed.turned))
+    if is_plain and needed is not None and not whole.has_decoded_file:  # the orientation is known only later
+        step = min(largest_reduction(*size, either, steps=JPEG_REDUCTIONS) for either in (needed, needed.rotated_by_90))
     if step == 1:
         return _finished(*whole.get(lambda: _whole_jpeg(data, size, is_plain=is_plain)), needed)
     one, notes = _one_whole_jpeg(data, size)

@@ -58,7 +58,7 @@ class TargetSize:
     only_longer_side: bool = False
 
     @property
-    def turned(self) -> TargetSize:
+    def rotated_by_90(self) -> TargetSize:
         """The target size for an image that will be rotated by 90 degrees: rows and columns swapped."""
         return TargetSize(self.columns, self.rows, self.only_longer_side)
 
@@ -75,7 +75,7 @@ class DecodedFileCache:
         self.parsed: Any = None
 
     @property
-    def is_kept(self) -> bool:
+    def has_decoded_file(self) -> bool:
         """Whether the cache contains the fully decoded file."""
         return self._kept is not None
 
@@ -100,7 +100,7 @@ def target_size(spec: InputSpec, *, factor: float = 1.0) -> TargetSize:
     return TargetSize(spec.height / kept, spec.width / kept, only_longer_side=spec.fit == "pad" and spec.crop == "none")
 
 
-def size_for_all(*specs: InputSpec, factor: float = 1.0) -> TargetSize | None:
+def target_size_for_all(*specs: InputSpec, factor: float = 1.0) -> TargetSize | None:
     """Return the size of the whole image that is enough for each of several network inputs.
 
     specs   the inputs; with no input the result is None, which means full resolution
@@ -116,7 +116,7 @@ def size_for_all(*specs: InputSpec, factor: float = 1.0) -> TargetSize | None:
     )
 
 
-def size_for_crop(spec: InputSpec, box: Box, image: Image, detail: Detail) -> TargetSize | None:
+def target_size_for_crop(spec: InputSpec, box: Box, image: Image, detail: Detail) -> TargetSize | None:
     """Return the size to which the whole image must be read, so that a part of the image is fine enough for an input.
 
     The result is None if the image as read is already fine enough.

@@ -32,7 +32,7 @@ from fieldray.imaging.object_identify import identify_object
 from fieldray.imaging.preprocess import thumbnail, to_network_input, with_default_window
 from fieldray.imaging.quality import check_header, check_pixels, completeness_notes, lung_quality
 from fieldray.imaging.reading import ImageFile, decode_preview, read_facts
-from fieldray.imaging.reduction import FINE_DETAIL_FACTOR, TargetSize, size_for_all, size_for_crop
+from fieldray.imaging.reduction import FINE_DETAIL_FACTOR, TargetSize, target_size_for_all, target_size_for_crop
 from fieldray.imaging.source import FileStamper
 from fieldray.imaging.whole_file import hash_file
 from fieldray.inference.backend import NetworkOutput, run_self_test
@@ -276,8 +276,8 @@ class ImageWorker:
         crops = wanted is not None and wanted.crop != "none" and finder is not None
         is_whole = detail == "full" or question.ref.turn != NO_CORRECTION  # a reduced image may lack its last rows
         specs = [spec for spec in (finder, None if crops else wanted) if spec is not None]
-        finest = size_for_all(wanted, factor=FINE_DETAIL_FACTOR) if wanted and detail == "finer" else None
-        needed = None if is_whole else view.needed or finest or size_for_all(*specs)
+        finest = target_size_for_all(wanted, factor=FINE_DETAIL_FACTOR) if wanted and detail == "finer" else None
+        needed = None if is_whole else view.needed or finest or target_size_for_all(*specs)
         image = self._read(view, needed)
         if finder:
             self._find_lungs(view, image, needed)
@@ -285,12 +285,14 @@ class ImageWorker:
             return
         lungs, size = view.result.lungs, {"rows": view.result.facts.rows, "columns": view.result.facts.columns}
         box = lungs.box(**size, margin=wanted.crop_margin, crop=wanted.crop) if crops and lungs else None
-        if box and not is_whole and (finer := size_for_crop(wanted, box, image, detail)):
+        if box and not is_whole and (finer := target_size_for_crop(wanted, box, image, detail)):
             image = self._read(view, finer)
         is_first = detail == "needed" and image.is_approximate and not is_whole
-        view.box, view.fine = box, size_for_crop(wanted, box, image, "fine") if box and is_first else None
+        view.box, view.fine = box, target_size_for_crop(wanted, box, image, "fine") if box and is_first else None
         view.needed = (
-            size_for_crop(wanted, box, image, "finer") if box else size_for_all(wanted, factor=FINE_DETAIL_FACTOR)
+            target_size_for_crop(wanted, box, image, "finer")
+            if box
+            else target_size_for_all(wanted, factor=FINE_DETAIL_FACTOR)
         )
         tensors, key = view.shared.network_inputs, (image, wanted, box)
         tensor = tensors[key] = tensors[key] if key in tensors else to_network_input(image, wanted, box=box)

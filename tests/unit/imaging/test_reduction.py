@@ -75,7 +75,7 @@ def test_the_step_leaves_twice_the_needed_size() -> None:
 def test_rows_and_columns_have_their_own_needed_size() -> None:
     # 3000 / (2 x 300) = 5 down, 2500 / (2 x 125) = 10 across
     assert largest_reduction(3000, 2500, TargetSize(300, 125)) == 5
-    assert largest_reduction(3000, 2500, TargetSize(300, 125).turned) == 4
+    assert largest_reduction(3000, 2500, TargetSize(300, 125).rotated_by_90) == 4
     assert largest_reduction(3000, 2500, TargetSize(300, 125, only_longer_side=True)) == 10
 
 

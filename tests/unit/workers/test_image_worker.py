@@ -20,7 +20,13 @@ from fieldray.domain.run import RefusalOverrides
 from fieldray.errors import BackendProblem
 from fieldray.imaging.preprocess import thumbnail, to_display, to_network_input, with_default_window
 from fieldray.imaging.reading import ImageFile, decode_preview
-from fieldray.imaging.reduction import ASSUMED_LUNG_SHARE, TargetSize, size_for_all, size_for_crop, target_size
+from fieldray.imaging.reduction import (
+    ASSUMED_LUNG_SHARE,
+    TargetSize,
+    target_size,
+    target_size_for_all,
+    target_size_for_crop,
+)
 from fieldray.imaging.source import FileStamper
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.inference.backend import NetworkOutput
@@ -69,10 +75,10 @@ def test_a_crop_box_is_in_pixels_of_the_file_at_any_resolution() -> None:
 def test_whole_images_are_read_at_the_resolution_that_each_network_needs() -> None:
     needed = target_size(CROPPED)
     assert (needed.rows, needed.columns) == pytest.approx((32 / ASSUMED_LUNG_SHARE, 32 / ASSUMED_LUNG_SHARE))
-    both = size_for_all(WHOLE, LUNGS)
+    both = target_size_for_all(WHOLE, LUNGS)
     assert (both.rows, both.columns, both.only_longer_side) == (48.0, 48.0, False)
-    assert size_for_all(WHOLE) == target_size(WHOLE)
-    assert size_for_all() is None
+    assert target_size_for_all(WHOLE) == target_size(WHOLE)
+    assert target_size_for_all() is None
 
 
 @pytest.mark.parametrize(
@@ -94,8 +100,8 @@ def test_an_image_is_read_in_more_detail_if_its_crop_needs_it(
 ) -> None:
     pixels = np.zeros((400 // step, 400 // step), np.float32 if step > 1 else np.uint8)
     image = Image(pixels=pixels, step=step, is_approximate=is_approximate, full_rows=400, full_columns=400)
-    found = size_for_crop(CROPPED, Box(top=0.0, left=0.0, rows=200.0, columns=100.0 * 2), image, detail)
-    wide = size_for_crop(CROPPED, Box(top=0.0, left=0.0, rows=200.0, columns=100.0), image, detail)
+    found = target_size_for_crop(CROPPED, Box(top=0.0, left=0.0, rows=200.0, columns=100.0 * 2), image, detail)
+    wide = target_size_for_crop(CROPPED, Box(top=0.0, left=0.0, rows=200.0, columns=100.0), image, detail)
     assert (found is None) == (needed is None)
     if needed and wide:
         assert (wide.rows, wide.columns) == needed
