@@ -142,7 +142,7 @@ def _is_blank(image: Image) -> bool:
     return bool(white - black < _MIN_DISPLAYED_CONTRAST)
 
 
-def lung_quality(image: Image, lungs: LungFields) -> tuple[QualityNote, ...]:
+def lung_quality_notes(image: Image, lungs: LungFields) -> tuple[QualityNote, ...]:
     """Return codes of notes for the radiographer on the quality of an upright image.
 
     The result is empty for an image that is refused or has no lungs.

@@ -30,7 +30,7 @@ from fieldray.errors import BackendProblem, InputProblem, Unreadable, Unsuitable
 from fieldray.imaging.archive import search_members
 from fieldray.imaging.object_identify import identify_object
 from fieldray.imaging.preprocess import thumbnail, to_network_input, with_default_window
-from fieldray.imaging.quality import check_header, check_pixels, completeness_notes, lung_quality
+from fieldray.imaging.quality import check_header, check_pixels, completeness_notes, lung_quality_notes
 from fieldray.imaging.reading import ImageFile, decode_preview, read_facts
 from fieldray.imaging.reduction import FINE_DETAIL_FACTOR, TargetSize, target_size_for_all, target_size_for_crop
 from fieldray.imaging.source import FileStamper
@@ -374,7 +374,7 @@ class ImageWorker:
         known, key = view.shared.lungs, (id(finder), needed, header_says_chest)
         if key not in known:
             lungs = find_lungs_in_image(image, finder.model, finder.network.run, header_says_chest=header_says_chest)
-            known[key] = replace(lungs, quality=lung_quality(image, lungs))
+            known[key] = replace(lungs, quality=lung_quality_notes(image, lungs))
         view.result = replace(view.result, lungs=known[key])
         if refusal := known[key].refusal:
             view.refuse(refusal)

@@ -18,7 +18,13 @@ from numpy.typing import NDArray
 
 from fieldray.domain.image import Correction, Image, ImageHeader, PixelMap, Window
 from fieldray.domain.model import HeaderRules
-from fieldray.imaging.quality import are_empty_folders, check_header, check_pixels, completeness_notes, lung_quality
+from fieldray.imaging.quality import (
+    are_empty_folders,
+    check_header,
+    check_pixels,
+    completeness_notes,
+    lung_quality_notes,
+)
 from fieldray.imaging.reduction import block_means
 from fieldray.imaging.synthetic import chest_phantom
 from lungs import COLUMNS, ROWS, lungs, two_lungs
@@ -230,7 +236,7 @@ def _taken(
     image = Image(pixels=grey(pixels))
     found = lungs(inside.astype(np.float32), pixel_map=PixelMap(1.0, 0.0, 1.0, 0.0), rows=side, columns=side)
     assert not found.unseen and not found.refusal
-    return lung_quality(image, found)
+    return lung_quality_notes(image, found)
 
 
 @pytest.mark.parametrize(("degrees", "is_told"), [(0, False), (5, False), (-5, False), (15, True), (-15, True)])
@@ -261,12 +267,14 @@ def test_over_and_underexposed_lungs_are_noted(
 
 def test_refused_or_one_sided_images_get_no_quality_notes() -> None:
     grey = Image(pixels=np.full((ROWS, COLUMNS), 7, np.uint8))
-    assert lung_quality(grey, lungs(rotated_90=0.9)) == ()
-    assert lung_quality(grey, lungs(frontal_chest=0.01)) == ()
-    assert lung_quality(grey, lungs()) == ()  # too few cells to judge the greys
+    assert lung_quality_notes(grey, lungs(rotated_90=0.9)) == ()
+    assert lung_quality_notes(grey, lungs(frontal_chest=0.01)) == ()
+    assert lung_quality_notes(grey, lungs()) == ()  # too few cells to judge the greys
     one = two_lungs()
     one[:, 20:] = 0
-    assert lung_quality(Image(pixels=np.arange(ROWS * COLUMNS, dtype=np.uint16).reshape(ROWS, -1)), lungs(one)) == ()
+    assert (
+        lung_quality_notes(Image(pixels=np.arange(ROWS * COLUMNS, dtype=np.uint16).reshape(ROWS, -1)), lungs(one)) == ()
+    )
 
 
 def test_quality_notes_come_with_the_others_and_change_no_class() -> None:
