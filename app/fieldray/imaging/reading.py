@@ -125,7 +125,7 @@ class ImageFile:
         return self.decode_image(needed).corrected(self._ref.turn)
 
 
-def read_facts(file: ImageFile, image: Image, upright: Image) -> ReadFacts:
+def facts_of_read_image(file: ImageFile, image: Image, upright: Image) -> ReadFacts:
     """Return the facts of an image that was read: size, notes, preview and thumbnail.
 
     image    the image as stored in the file, from which the preview is made

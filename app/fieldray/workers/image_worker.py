@@ -31,7 +31,7 @@ from fieldray.imaging.archive import search_members
 from fieldray.imaging.object_identify import identify_object
 from fieldray.imaging.preprocess import thumbnail, to_network_input, with_default_window
 from fieldray.imaging.quality import check_header, check_pixels, completeness_notes, lung_quality_notes
-from fieldray.imaging.reading import ImageFile, decode_preview, read_facts
+from fieldray.imaging.reading import ImageFile, decode_preview, facts_of_read_image
 from fieldray.imaging.reduction import FINE_DETAIL_FACTOR, TargetSize, target_size_for_all, target_size_for_crop
 from fieldray.imaging.source import FileStamper
 from fieldray.imaging.whole_file import hash_file
@@ -350,7 +350,7 @@ class ImageWorker:
                 view.result = replace(view.result, facts=replace(facts, notes=reading.upright.notes))
                 return reading.upright
             if reading.first is None:
-                image_facts = read_facts(shared.file, reading.image, reading.upright)
+                image_facts = facts_of_read_image(shared.file, reading.image, reading.upright)
                 reading.first = image_facts, check_pixels(reading.image)
             image_facts, why = reading.first
             view.result = replace(view.result, facts=image_facts)
