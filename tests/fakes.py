@@ -19,7 +19,7 @@ from fieldray.domain.finding import ReadFacts
 from fieldray.domain.image import Correction, Image, ImageRef, PixelMap, Window
 from fieldray.domain.model import LUNG_CHECKS, BackendName, Model, Prediction
 from fieldray.errors import BackendProblem, Cancelled, Unreadable
-from fieldray.imaging.discover import members_in_this_process
+from fieldray.imaging.discover import zip_search_in_this_process
 from fieldray.imaging.quality import check_header
 from fieldray.imaging.reading import decode_preview
 from fieldray.imaging.reduction import TargetSize
@@ -117,7 +117,7 @@ class FakeReaders:
 
     def zip_members(self, ref: ImageRef) -> Iterator[ImageRef]:
         self.listed.append(ref.path)
-        return members_in_this_process()(ref)
+        return zip_search_in_this_process()(ref)
 
     def hash_file(self, ref: ImageRef) -> tuple[str, bytes]:
         if "gone" in ref.path.name:

@@ -24,7 +24,7 @@ from cluster.conftest import stored
 from fieldray.domain.finding import FailedOutcome, Outcome
 from fieldray.domain.image import ImageRef
 from fieldray.errors import EnvironmentProblem, Unreadable, UsageProblem
-from fieldray.imaging.discover import members_in_this_process
+from fieldray.imaging.discover import zip_search_in_this_process
 from fieldray.imaging.object_identify import identify_object
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.reasons import reason
@@ -112,7 +112,7 @@ def listed(address: str) -> list[tuple[str, str]]:
     with tempfile.TemporaryDirectory() as folder:
         server, scratch = ObjectServer(address), Path(folder)
         found = list(
-            list_images_on_server(server, scratch, list_members=members_in_this_process(), find_images=identify_object)
+            list_images_on_server(server, scratch, list_members=zip_search_in_this_process(), find_images=identify_object)
         )
     return [
         (path_to_address(ref.path) + (f"!{ref.member}" if ref.member else ""), ref.problem.code if ref.problem else "")
@@ -470,7 +470,7 @@ def test_an_object_without_a_time_of_change_is_not_screened(server: FolderServer
     with tempfile.TemporaryDirectory() as folder:
         asked = ObjectServer(server.address)
         ((ref, state),) = list_images_on_server(
-            asked, Path(folder), list_members=members_in_this_process(), find_images=identify_object
+            asked, Path(folder), list_members=zip_search_in_this_process(), find_images=identify_object
         )
     (server.home.parent / "work").mkdir()
     assert read_through_cache([(ref, state)], server.home.parent / "work" / "cache", server.address) == [

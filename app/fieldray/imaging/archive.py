@@ -8,7 +8,7 @@ deflated are refused, because `zipfile` unpacks such a member as a whole. Hardly
 member's name is a label and never a path: nothing is written, so hostile names can do no harm.
 
 A child process searches some members at a time for images (`search_members`). The parent process requests further
-searches until all members are searched (`members_of`).
+searches until all members are searched (`image_refs_in_zip`).
 """
 
 from __future__ import annotations
@@ -308,7 +308,7 @@ def search_members(
         raise out_of_memory_problem() from error
 
 
-def members_of(ref: ImageRef, ask: Callable[[MemberSearch], FoundMembers]) -> Iterator[ImageRef]:
+def image_refs_in_zip(ref: ImageRef, ask: Callable[[MemberSearch], FoundMembers]) -> Iterator[ImageRef]:
     """Yield a reference for every frame of every image in a zip file, sorted by member name.
 
     The first references come before the whole zip file is searched.

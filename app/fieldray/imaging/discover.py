@@ -75,12 +75,12 @@ def discover(
         if not os.path.lexists(path):
             raise UsageProblem(reason("nothing_to_screen", path=path))
     tops = [(path, os.path.isdir(path)) for path in paths]  # noqa: PTH112 - never raises, unlike the method of a path
-    return _Search(opener, members or members_in_this_process(opener, is_own_report), is_own_report, is_known).run(
+    return _Search(opener, members or zip_search_in_this_process(opener, is_own_report), is_own_report, is_known).run(
         tops, notify
     )
 
 
-def members_in_this_process(
+def zip_search_in_this_process(
     opener: Opener = open_file, is_own_report: IsOwnReport = lambda _head: False
 ) -> ListMembers:
     """Return a function that yields the images in a zip file, given a reference to the file.
@@ -92,9 +92,11 @@ def members_in_this_process(
     """
 
     def members(ref: ImageRef) -> Iterator[ImageRef]:
-        from fieldray.imaging.archive import members_of, search_members
+        from fieldray.imaging.archive import image_refs_in_zip, search_members
 
-        return members_of(ref, lambda question: search_members(question, opener=opener, is_own_report=is_own_report))
+        return image_refs_in_zip(
+            ref, lambda question: search_members(question, opener=opener, is_own_report=is_own_report)
+        )
 
     return members
 

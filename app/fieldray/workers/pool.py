@@ -309,10 +309,10 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
         Raises Unreadable or UnsuitableImage for the zip file as a whole, and PoolClosed.
         """
-        from fieldray.imaging.archive import members_of
+        from fieldray.imaging.archive import image_refs_in_zip
         from fieldray.workers import calls
 
-        return members_of(ref, lambda question: self._ask(calls.SEARCH_MEMBERS, lambda *_: question))
+        return image_refs_in_zip(ref, lambda question: self._ask(calls.SEARCH_MEMBERS, lambda *_: question))
 
     def identify(self, question: ObjectHead) -> ObjectContent:
         """Identify an object on a server by its first bytes.

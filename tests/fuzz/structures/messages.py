@@ -20,7 +20,7 @@ from fieldray.domain.comparison import ComparisonProblem
 from fieldray.domain.finding import RefusedOutcome
 from fieldray.domain.image import ImageRef
 from fieldray.domain.model import HeaderRules, InputSpec
-from fieldray.imaging.archive import FoundMembers, members_of
+from fieldray.imaging.archive import FoundMembers, image_refs_in_zip
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.inference.backend import NetworkOutput
 from fieldray.inference.worker import RUN_NETWORK
@@ -216,7 +216,7 @@ def read_answer(data: bytes, _folder: Path) -> str | None:
 def _listed(answer: Message) -> None:
     """Read a list of zip members. Each must have a valid key. The part is made the last, else the loop never ends."""
     part = replace(calls.SEARCH_MEMBERS.decode_answer(answer), last_member=None)
-    for ref in members_of(_REF, lambda _question: part):
+    for ref in image_refs_in_zip(_REF, lambda _question: part):
         image_key(ref)
 
 
