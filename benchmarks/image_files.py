@@ -38,7 +38,7 @@ from pydicom.uid import (
 
 from fieldray.domain.image import ImageRef
 from fieldray.imaging.preprocess import to_display
-from fieldray.imaging.reading import decode
+from fieldray.imaging.reading import decode_image_bytes
 from fieldray.imaging.synthetic import image_dataset
 from fieldray.imaging.whole_file import read_bytes
 
@@ -137,7 +137,7 @@ def read_image(ref: ImageRef) -> NDArray[np.uint8]:
 
     Raises Unreadable, UnsuitableImage.
     """
-    return to_display(decode(read_bytes(ref), ref))
+    return to_display(decode_image_bytes(read_bytes(ref), ref))
 
 
 def enlarge_image(shown: NDArray[np.uint8], *, megapixels: float, seed: int) -> GreyImage:

@@ -28,7 +28,7 @@ from fieldray.domain.lungs import column_between_lungs, remove_non_lung_parts
 from fieldray.domain.mask import Mask
 from fieldray.domain.model import LUNG_CHECKS
 from fieldray.imaging.preprocess import to_network_input, with_default_window
-from fieldray.imaging.reading import decode
+from fieldray.imaging.reading import decode_image_bytes
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
 from fieldray.packs.library import PackLibrary
 from fieldray_adapt.data.augmentation import WHITE_AREA_KINDS, lung_hulls, paint_white, white_area
@@ -114,7 +114,7 @@ def make_samples(data: Path, finder: LungFinder) -> list[tuple[str, str, str, ND
     for name, rows in training_rows(data).items():
         for number, row in enumerate(rows):
             path = data / row["path"]
-            plain = finder.find(decode(path.read_bytes(), ImageRef(path=path)))
+            plain = finder.find(decode_image_bytes(path.read_bytes(), ImageRef(path=path)))
             if plain is None:
                 continue
             hulls = lung_hulls(np.asarray(Picture.fromarray(plain[0]).resize((_SIDE, _SIDE))) >= 0.5)

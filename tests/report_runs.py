@@ -18,7 +18,7 @@ from fieldray.domain.run import StoredResult, Verdict
 from fieldray.errors import InputProblem
 from fieldray.imaging.discover import discover
 from fieldray.imaging.preprocess import thumbnail
-from fieldray.imaging.reading import decode
+from fieldray.imaging.reading import decode_image_bytes
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.imaging.whole_file import read_bytes
 from fieldray.reasons import Reason
@@ -82,7 +82,7 @@ def screened_file(ref: ImageRef, *, score: float = 0.8) -> ScreenedOutcome | Non
         return None
     try:
         data = read_bytes(ref)
-        image = decode(data, ref)
+        image = decode_image_bytes(data, ref)
     except InputProblem:
         return None
     rows, columns = image.size
@@ -141,7 +141,7 @@ def read_here(results: Iterable[StoredResult], side: int) -> Iterator[tuple[Stor
     for result in results:
         outcome = result.outcome
         try:
-            image = decode(read_bytes(outcome.ref), outcome.ref).corrected(outcome.ref.turn)
+            image = decode_image_bytes(read_bytes(outcome.ref), outcome.ref).corrected(outcome.ref.turn)
         except InputProblem as error:
             yield result, error.reason
             continue

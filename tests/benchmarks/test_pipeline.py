@@ -27,7 +27,7 @@ from benchmarks.limit import read_reduced
 from benchmarks.pipeline import pipeline_report
 from fieldray.commands.console import Console
 from fieldray.domain.image import ImageRef
-from fieldray.imaging.reading import decode
+from fieldray.imaging.reading import decode_image_bytes
 from fieldray.processes.wire import Message
 from tiny_models import tiny_model_bytes
 
@@ -51,7 +51,7 @@ def test_every_kind_shows_the_same_image(archive: Archive) -> None:
     """Relative grey levels agree, although 8-bit kinds have lost four bits and lossy kinds a little more."""
     shares = {}
     for kind, (file, *_) in archive.files.items():
-        image = decode(file.path.read_bytes(), ImageRef(path=file.path))
+        image = decode_image_bytes(file.path.read_bytes(), ImageRef(path=file.path))
         shares[kind] = image.pixels / (2 ** IMAGE_KINDS[kind].bits - 1)
     plain = shares["uncompressed"]
     assert {kind for kind, share in shares.items() if np.abs(share - plain).mean() > 0.01} == set()

@@ -79,8 +79,8 @@ def decode_dicom(
     """Decode one frame of a DICOM file, with or without preamble and file meta information.
 
     frame   number of the frame, from 0
-    needed  the resolution that is needed; None for full resolution (see `reading.decode`)
-    cache   cache of the fully decoded file (see `reading.decode`)
+    needed  the resolution that is needed; None for full resolution (see `reading.decode_image_bytes`)
+    cache   cache of the fully decoded file (see `reading.decode_image_bytes`)
 
     Raises Unreadable if the file cannot be decoded. Raises UnsuitableImage: `colour`, `several_images`,
     `no_pixel_data`.

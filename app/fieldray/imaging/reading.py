@@ -43,7 +43,7 @@ from fieldray.reasons import reason
 _PREVIEW_QUALITY: Final = 75
 
 
-def decode(
+def decode_image_bytes(
     data: bytes, ref: ImageRef, *, needed: TargetSize | None = None, cache: DecodedFileCache | None = None
 ) -> Image:
     """Decode one image, upright and grey, at full resolution or as fine as needed.
@@ -114,7 +114,7 @@ class ImageFile:
 
         Raises Unreadable, UnsuitableImage.
         """
-        return decode(self._data, self._ref, needed=needed, cache=self._whole)
+        return decode_image_bytes(self._data, self._ref, needed=needed, cache=self._whole)
 
     def read_for_display(self, side: int | None) -> Image:
         """Return the upright image, at a resolution that is enough for a display with a longer side of `side` pixels.
@@ -203,7 +203,7 @@ def _decoded_jpeg(data: bytes, needed: TargetSize | None, whole: DecodedFileCach
     JPEGs of more than 8 bits and lossless JPEGs are read in full resolution. Raises Unreadable. Raises UnsuitableImage:
     `colour` for a colour or CMYK image, `several_images`.
 
-    needed, whole  the parameters `needed` and `cache` of `decode`
+    needed, whole  the parameters `needed` and `cache` of `decode_image_bytes`
     """
     if (frame := jpeg_frame(data)) is None:
         raise Unreadable(reason("truncated"))

@@ -18,7 +18,7 @@ from pydicom.encaps import generate_fragments
 from fieldray.domain.image import ImageRef
 from fieldray.imaging.identify import identify
 from fieldray.imaging.limits import DicomdirFound, ZipFound
-from fieldray.imaging.reading import decode
+from fieldray.imaging.reading import decode_image_bytes
 from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.store.rows import ref_of, ref_text
@@ -259,7 +259,7 @@ def make_pixels(chance: random.Random) -> bytes:
 def read_pixels(data: bytes, _folder: Path) -> None:
     """Decode the image as a worker does, at full or reduced resolution."""
     ref = ImageRef(path=Path("a.dcm"), frame=int(len(data) % 7 == 0))
-    image = decode(data, ref, needed=TargetSize(8, 8) if len(data) % 3 == 0 else None)
+    image = decode_image_bytes(data, ref, needed=TargetSize(8, 8) if len(data) % 3 == 0 else None)
     rows, columns = image.extent
     holds(rows * columns <= 400_000_000, "more pixels than may be read")
     holds(not image.pixels.flags.writeable, "pixels that can be changed")

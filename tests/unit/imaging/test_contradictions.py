@@ -37,7 +37,7 @@ from fieldray.domain.image import Image, ImageRef
 from fieldray.errors import InputProblem
 from fieldray.imaging.codecs.jpeg import decode_jpeg
 from fieldray.imaging.identify import identify
-from fieldray.imaging.reading import decode
+from fieldray.imaging.reading import decode_image_bytes
 from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.synthetic import chest_phantom
 from phantoms import saved, write_dicom
@@ -49,7 +49,7 @@ PIXELS = b"\xe0\x7f\x10\x00OW\0\0"
 
 
 def _read(data: bytes) -> Image:
-    return decode(data, ImageRef(path=Path("x")))
+    return decode_image_bytes(data, ImageRef(path=Path("x")))
 
 
 def _problem(data: bytes) -> str:
@@ -274,7 +274,7 @@ def test_a_collimator_edge_is_no_incomplete_file(edge: Callable[..., np.ndarray]
     for syntax in (ExplicitVRLittleEndian, JPEG2000Lossless, JPEGLSLossless, RLELossless):
         data = write_dicom(tmp_path / "image.dcm", shuttered, transfer_syntax=syntax).read_bytes()
         np.testing.assert_array_equal(_read(data).pixels, shuttered)
-        reduced = decode(data, ImageRef(path=tmp_path), needed=TargetSize(20, 20))
+        reduced = decode_image_bytes(data, ImageRef(path=tmp_path), needed=TargetSize(20, 20))
         assert _read(data).notes == reduced.notes == ()
 
 

@@ -12,7 +12,7 @@ from fieldray.domain.image import Image, ImageRef
 from fieldray.domain.model import InputSpec
 from fieldray.errors import Unreadable, UnsuitableImage
 from fieldray.imaging.preprocess import to_display, to_network_input
-from fieldray.imaging.reading import decode
+from fieldray.imaging.reading import decode_image_bytes
 from fieldray.imaging.reduction import target_size
 from fieldray.imaging.synthetic import chest_phantom
 from phantoms import LOSSLESS, write_collection, write_dicom
@@ -22,7 +22,7 @@ IMAGE = chest_phantom(160, 128, 7, abnormal=False)
 
 
 def _read(path: Path, *, frame: int = 0) -> Image:
-    return decode(path.read_bytes(), ImageRef(path=path, frame=frame))
+    return decode_image_bytes(path.read_bytes(), ImageRef(path=path, frame=frame))
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_a_codestream_of_another_size_is_not_decoded(tmp_path: Path) -> None:
         path = write_dicom(tmp_path / f"{name}.dcm", IMAGE, transfer_syntax=LOSSLESS[name])
         data = path.read_bytes().replace(b"\x28\x00\x10\x00US\x02\x00\xa0\x00", b"\x28\x00\x10\x00US\x02\x00\xa2\x00")
         with raises(Unreadable, "size_mismatch"):
-            decode(data, ImageRef(path=path))
+            decode_image_bytes(data, ImageRef(path=path))
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_codestream_of_another_size_is_not_decoded(tmp_path: Path) -> None:
 )
 def test_data_that_is_no_image_file_is_refused(data: bytes, code: str) -> None:
     with raises(Unreadable, code):
-        decode(data, ImageRef(path=Path("x")))
+        decode_image_bytes(data, ImageRef(path=Path("x")))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_data_that_is_no_image_file_is_refused(data: bytes, code: str) -> None:
 )
 def test_other_files_are_refused(data: bytes) -> None:
     with raises(UnsuitableImage, "not_an_image"):
-        decode(data, ImageRef(path=Path("x")))
+        decode_image_bytes(data, ImageRef(path=Path("x")))
 
 
 # ---- pixels that are not square are resampled when a file is read: all later steps get square ones
@@ -99,7 +99,7 @@ WIDE, TALL = np.repeat(SQUARE, 2, axis=1), np.repeat(SQUARE, 3, axis=0)
 def _written(folder: Path, pixels: np.ndarray[Any, Any], *, reduced: bool = False, **options: Any) -> Image:
     changes = {"ImagerPixelSpacing": None} | options.pop("changes")
     path = write_dicom(folder / "a.dcm", pixels, changes=changes, **options)
-    return decode(path.read_bytes(), ImageRef(path=path), needed=target_size(SPEC) if reduced else None)
+    return decode_image_bytes(path.read_bytes(), ImageRef(path=path), needed=target_size(SPEC) if reduced else None)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from pydicom.uid import UID, ExplicitVRBigEndian, ExplicitVRLittleEndian, JPEGLo
 from benchmarks.image_files import set_compressed_frame, set_pixels
 from fieldray.domain.image import Image, ImageRef, Window
 from fieldray.imaging.preprocess import to_display
-from fieldray.imaging.reading import decode
+from fieldray.imaging.reading import decode_image_bytes
 from fieldray.imaging.synthetic import chest_phantom
 from phantoms import write_dicom
 
@@ -28,7 +28,7 @@ IMAGE = chest_phantom(160, 128, 7, abnormal=False)
 
 def _read(tmp_path: Path, pixels: NDArray[np.uint16] = RAMP, **options: Any) -> Image:
     path = write_dicom(tmp_path / "image.dcm", pixels, **options)
-    return decode(path.read_bytes(), ImageRef(path=path))
+    return decode_image_bytes(path.read_bytes(), ImageRef(path=path))
 
 
 def _table(entries: NDArray[Any], *, first: int = 0, bits: int = 16) -> list[Dataset]:
@@ -69,7 +69,7 @@ def test_impossible_grey_attributes_are_ignored_with_a_note(
         for keyword, value in changes.items():
             setattr(dataset, keyword, value)
         dataset.save_as(tmp_path / "image.dcm")
-        image = decode((tmp_path / "image.dcm").read_bytes(), ImageRef(path=tmp_path))
+        image = decode_image_bytes((tmp_path / "image.dcm").read_bytes(), ImageRef(path=tmp_path))
         np.testing.assert_array_equal(image.pixels, IMAGE)
         assert image.notes == notes
 
@@ -209,7 +209,7 @@ def test_decimal_commas_are_read_and_noted(tmp_path: Path) -> None:
     data = write_dicom(tmp_path / "image.dcm", IMAGE, changes=places).read_bytes()
     for place, written in zip(places.values(), (b"0,5000", b"-10,00", b"1014,0", b"2048,0"), strict=True):
         data = data.replace(place.encode(), written)
-    image = decode(data, ImageRef(path=tmp_path))
+    image = decode_image_bytes(data, ImageRef(path=tmp_path))
     assert (image.value_scale, image.value_offset) == (0.5, -10)
     assert image.window == Window((1013.5 + 10) / 0.5, 2047 / 0.5, "LINEAR_EXACT")
     assert image.notes == ("decimal_comma",)
@@ -222,13 +222,13 @@ def test_of_point_and_comma_the_first_is_the_thousands_separator(written: tuple[
     for place, value in zip(places.values(), written, strict=True):
         data = data.replace(place.encode(), value)
     usual = _read(tmp_path, IMAGE, changes={"WindowCenter": "1014", "WindowWidth": "2048"})
-    assert decode(data, ImageRef(path=tmp_path)).window == usual.window
+    assert decode_image_bytes(data, ImageRef(path=tmp_path)).window == usual.window
 
 
 @pytest.mark.parametrize("slope", ["0", "1e400", "-inf", "NaN", "one"])
 def test_an_invalid_rescale_slope_is_ignored_with_a_note(slope: str, tmp_path: Path) -> None:
     data = write_dicom(tmp_path / "image.dcm", IMAGE, changes=RAW | {"RescaleSlope": "+12345"}).read_bytes()
-    image = decode(data.replace(b"+12345", slope.ljust(6).encode()), ImageRef(path=tmp_path))
+    image = decode_image_bytes(data.replace(b"+12345", slope.ljust(6).encode()), ImageRef(path=tmp_path))
     np.testing.assert_array_equal(image.pixels, IMAGE)
     assert image.notes == ("rescale_ignored",)
 
@@ -284,7 +284,7 @@ def test_padding_above_the_stored_bits_is_black(syntax: UID, signed: bool, value
         dataset.compress(RLELossless)
     dataset.file_meta.TransferSyntaxUID = syntax
     dataset.save_as(tmp_path / "padded.dcm")
-    image = decode((tmp_path / "padded.dcm").read_bytes(), ImageRef(path=tmp_path))
+    image = decode_image_bytes((tmp_path / "padded.dcm").read_bytes(), ImageRef(path=tmp_path))
     shown, plain = to_display(image), to_display(_read(tmp_path, IMAGE, signed=signed))
     assert shown[:, :20].max() == shown[:, -20:].max() == 0
     np.testing.assert_array_equal(shown[:, 20:-20], plain[:, 20:-20])
@@ -372,7 +372,7 @@ def test_a_palette_is_applied_to_indices_of_any_depth(bits: int, order: str, tmp
     set_pixels(dataset, IMAGE.astype(order + "u2"))
     dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian if order == "<" else ExplicitVRBigEndian
     dcmwrite(path, dataset, implicit_vr=False, little_endian=order == "<", force_encoding=True)
-    np.testing.assert_array_equal(decode(path.read_bytes(), ImageRef(path=path)).pixels, entries[IMAGE])
+    np.testing.assert_array_equal(decode_image_bytes(path.read_bytes(), ImageRef(path=path)).pixels, entries[IMAGE])
 
 
 def test_grey_attributes_that_old_files_leave_out_have_defaults(tmp_path: Path) -> None:

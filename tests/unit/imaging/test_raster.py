@@ -22,7 +22,7 @@ from fieldray.domain.image import Image, ImageRef
 from fieldray.errors import InputProblem, Unreadable, UnsuitableImage
 from fieldray.imaging.identify import RESTART_MARKERS, identify, jpeg_markers
 from fieldray.imaging.preprocess import block_thumbnail, thumbnail
-from fieldray.imaging.reading import decode, decode_preview, encode_preview
+from fieldray.imaging.reading import decode_image_bytes, decode_preview, encode_preview
 from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.workers.pool import Workers
@@ -33,7 +33,7 @@ GREY = np.arange(64, dtype=np.uint8).reshape(8, 8) * 4
 
 
 def _read(data: bytes) -> Image:
-    return decode(data, ImageRef(path=Path("x")))
+    return decode_image_bytes(data, ImageRef(path=Path("x")))
 
 
 def _decoded(picture: Picture.Image, kind: str = "PNG", **options: Any) -> Image:
@@ -186,7 +186,7 @@ def test_a_cut_scan_is_found_although_the_image_is_read_at_an_eighth() -> None:
     grey = (chest_phantom(512, 512, 7, abnormal=True) // 16).astype(np.uint8)
     whole = saved(Picture.fromarray(grey), "JPEG", progressive=True)
     needed, ref = TargetSize(32, 32), ImageRef(path=Path("x"))
-    assert decode(whole, ref, needed=needed).pixels.shape == (64, 64)  # an eighth
+    assert decode_image_bytes(whole, ref, needed=needed).pixels.shape == (64, 64)  # an eighth
     markers = [(marker, at) for marker, at in jpeg_markers(whole) if marker not in RESTART_MARKERS]
     scans = [(start, after - 2) for (marker, start), (_, after) in pairwise(markers) if marker == 0xDA]
     assert len(scans) > 3
@@ -194,7 +194,7 @@ def test_a_cut_scan_is_found_although_the_image_is_read_at_an_eighth() -> None:
         cut = whole[: (start + end) // 2] + whole[end:]
         for size in (needed, None):
             with raises(Unreadable, "truncated"):
-                decode(cut, ref, needed=size)
+                decode_image_bytes(cut, ref, needed=size)
 
 
 def test_a_second_image_of_at_least_the_same_size_is_refused() -> None:

@@ -12,7 +12,7 @@ from fieldray.domain.image import ImageRef
 from fieldray.errors import Unreadable, UnsuitableImage
 from fieldray.imaging.discover import discover
 from fieldray.imaging.quality import check_pixels
-from fieldray.imaging.reading import decode
+from fieldray.imaging.reading import decode_image_bytes
 from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.whole_file import read_bytes
 
@@ -34,7 +34,7 @@ REASONS = {
 def _ended(path: Path, *, needed: TargetSize | None = None) -> str:
     ref = ImageRef(path=path)
     try:
-        decode(read_bytes(ref), ref, needed=needed)
+        decode_image_bytes(read_bytes(ref), ref, needed=needed)
     except (Unreadable, UnsuitableImage) as error:
         return error.reason.code
     return "ok"
@@ -67,5 +67,5 @@ def test_published_images_pass() -> None:
     paths = sorted((DATA / "nih_full").iterdir())
     for path in paths:
         ref = ImageRef(path=path)
-        assert check_pixels(decode(read_bytes(ref), ref)) is None, path.name
+        assert check_pixels(decode_image_bytes(read_bytes(ref), ref)) is None, path.name
     assert len(paths) == 24

@@ -31,7 +31,7 @@ from pydicom.uid import (
 from benchmarks.image_files import set_compressed_frame, set_pixels
 from fieldray.domain.image import ImageRef
 from fieldray.errors import Unreadable
-from fieldray.imaging.reading import decode
+from fieldray.imaging.reading import decode_image_bytes
 from fieldray.imaging.reduction import TargetSize, block_means
 from fieldray.imaging.synthetic import chest_phantom, image_dataset
 
@@ -153,11 +153,11 @@ def test_every_bit_layout_gives_the_plain_array(syntax: UID, tmp_path: Path) -> 
         wanted = values - values.min()
         wanted = wanted.max() - wanted if photometric == "MONOCHROME1" else wanted
         title = f"{case} {photometric}"
-        whole = decode(data, ImageRef(path=tmp_path))
+        whole = decode_image_bytes(data, ImageRef(path=tmp_path))
         np.testing.assert_array_equal(whole.pixels, wanted, err_msg=title)
         if photometric == "MONOCHROME1":
             continue
-        reduced = decode(data, ImageRef(path=tmp_path), needed=NEEDED)
+        reduced = decode_image_bytes(data, ImageRef(path=tmp_path), needed=NEEDED)
         assert reduced.step > 1, title
         means = block_means(whole.pixels, reduced.step)
         if reduced.is_approximate:  # a wavelet's low-pass filter is no average
@@ -171,25 +171,25 @@ def test_a_codestream_depth_counts_unless_it_is_that_of_the_container(tmp_path: 
     said = Case(16, 10, 9, False, "zeros", 12)
     for syntax in (JPEG2000Lossless, JPEGLSLossless, JPEGLossless):
         data = _file(tmp_path / "image.dcm", PHANTOM, said, "MONOCHROME2", syntax)
-        np.testing.assert_array_equal(decode(data, ImageRef(path=tmp_path)).pixels, values)
+        np.testing.assert_array_equal(decode_image_bytes(data, ImageRef(path=tmp_path)).pixels, values)
         data = _file(tmp_path / "image.dcm", PHANTOM, said._replace(bits=16), "MONOCHROME2", syntax)
-        np.testing.assert_array_equal(decode(data, ImageRef(path=tmp_path)).pixels, values % 1024)
+        np.testing.assert_array_equal(decode_image_bytes(data, ImageRef(path=tmp_path)).pixels, values % 1024)
     data = _file(tmp_path / "image.dcm", PHANTOM, said, "MONOCHROME2", JPEGExtended12Bit)
-    assert np.abs(decode(data, ImageRef(path=tmp_path)).pixels - values).max() < 30
+    assert np.abs(decode_image_bytes(data, ImageRef(path=tmp_path)).pixels - values).max() < 30
 
 
 def test_overshoot_of_a_lossy_codestream_does_not_wrap_around(tmp_path: Path) -> None:
     values = PHANTOM + 8  # up to 4103, above the 12-bit maximum
     said = Case(16, 12, 11, False, "zeros", 16)
     data = _file(tmp_path / "image.dcm", values, said, "MONOCHROME2", JPEG2000)
-    np.testing.assert_array_equal(decode(data, ImageRef(path=tmp_path)).pixels, values.clip(max=4095))
+    np.testing.assert_array_equal(decode_image_bytes(data, ImageRef(path=tmp_path)).pixels, values.clip(max=4095))
 
 
 def test_an_8_bit_lossy_jpeg_is_read_whatever_bits_the_header_states(tmp_path: Path) -> None:
     values = (PHANTOM >> 4).astype(np.uint8)
     for said in (Case(8, 8, 7, False, "", 8), Case(16, 12, 11, False, "", 8), Case(8, 6, 5, False, "", 8)):
         data = _file(tmp_path / "image.dcm", values, said, "MONOCHROME2", JPEGBaseline8Bit)
-        assert np.abs(decode(data, ImageRef(path=tmp_path)).pixels.astype(int) - values).max() < 12
+        assert np.abs(decode_image_bytes(data, ImageRef(path=tmp_path)).pixels.astype(int) - values).max() < 12
 
 
 def test_byte_swapped_values_are_refused(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_byte_swapped_values_are_refused(tmp_path: Path) -> None:
     for syntax in (ExplicitVRLittleEndian, RLELossless, JPEGLSLossless):
         data = _file(tmp_path / "image.dcm", swapped, Case(16, 16, 15, False, "zeros", 16), "MONOCHROME2", syntax)
         with pytest.raises(Unreadable) as caught:
-            decode(data, ImageRef(path=tmp_path))
+            decode_image_bytes(data, ImageRef(path=tmp_path))
         assert "swapped" in caught.value.reason.text
 
 
@@ -207,4 +207,4 @@ def test_noise_is_not_taken_for_byte_swapped_values(top: int, tmp_path: Path) ->
     noise = np.random.default_rng(1).integers(0, top, PHANTOM.shape, np.uint16, endpoint=True)
     case = Case(16, 16, 15, False, "zeros", 16)
     data = _file(tmp_path / "image.dcm", noise, case, "MONOCHROME2", ExplicitVRLittleEndian)
-    assert decode(data, ImageRef(path=tmp_path)).pixels.shape == PHANTOM.shape
+    assert decode_image_bytes(data, ImageRef(path=tmp_path)).pixels.shape == PHANTOM.shape

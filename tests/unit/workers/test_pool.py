@@ -26,7 +26,7 @@ from fieldray.domain.pack_setup import set_up_pack
 from fieldray.errors import BackendProblem, Unreadable, WorkerProblem
 from fieldray.imaging.discover import discover
 from fieldray.imaging.preprocess import block_thumbnail, to_network_input
-from fieldray.imaging.reading import decode
+from fieldray.imaging.reading import decode_image_bytes
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.inference.backend import NetworkOutput
 from fieldray.paths import child_command
@@ -68,7 +68,7 @@ def strange_pool(request: pytest.FixtureRequest) -> Iterator[Workers]:
 def test_a_child_gives_the_same_result_as_this_process(pool: Workers, tmp_path: Path) -> None:
     path = write_dicom(tmp_path / "image.dcm", IMAGE, changes={"ViewPosition": "AP"})
     ref = ImageRef(path=path)
-    here = decode(path.read_bytes(), ref)
+    here = decode_image_bytes(path.read_bytes(), ref)
     read = look(pool, ref, SPEC)
     expected = to_network_input(here, SPEC)
     np.testing.assert_array_equal(read.values, expected.values)
@@ -107,7 +107,7 @@ def test_further_workers_start_after_the_first_reading(tmp_path: Path) -> None:
 
 def test_a_child_returns_the_whole_image(pool: Workers, tmp_path: Path) -> None:
     path = write_dicom(tmp_path / "image.dcm", IMAGE, photometric="MONOCHROME1", signed=True)
-    here, there = decode(path.read_bytes(), ImageRef(path=path)), pool.read_image(ImageRef(path=path))
+    here, there = decode_image_bytes(path.read_bytes(), ImageRef(path=path)), pool.read_image(ImageRef(path=path))
     np.testing.assert_array_equal(here.pixels, there.pixels)
     says = "window padding_value value_scale value_offset spacing_mm spacing_plane view notes full_rows"
     for name in says.split():
