@@ -74,33 +74,34 @@ _KEYWORDS: Final = (
 
 
 def decode_dicom(
-    data: bytes, *, frame: int = 0, needed: TargetSize | None = None, cache: DecodedFileCache | None = None
+    data: bytes, *, frame: int = 0, needed_size: TargetSize | None = None, cache: DecodedFileCache | None = None
 ) -> Image:
     """Decode one frame of a DICOM file, with or without preamble and file meta information.
 
-    frame   number of the frame, from 0
-    needed  the resolution that is needed; None for full resolution (see `reading.decode_image_bytes`)
-    cache   cache of the fully decoded file (see `reading.decode_image_bytes`)
+    frame        number of the frame, from 0
+    needed_size  the resolution that is needed; None for full resolution (see `reading.decode_image_bytes`)
+    cache        cache of the fully decoded file (see `reading.decode_image_bytes`)
 
     Raises Unreadable if the file cannot be decoded. Raises UnsuitableImage: `colour`, `several_images`,
     `no_pixel_data`.
     """
     try:
-        return _decode(data, frame, needed, cache or DecodedFileCache())
+        return _decode(data, frame, needed_size, cache or DecodedFileCache())
     except (FieldrayError, MemoryError):
         raise
     except Exception as error:  # parsers and codecs raise whatever the damaged bytes lead them to
         raise Unreadable(reason("damaged", detail="the image cannot be decoded")) from error
 
 
-def _decode(data: bytes, index: int, needed: TargetSize | None, whole: DecodedFileCache) -> Image:
+def _decode(data: bytes, index: int, needed_size: TargetSize | None, whole: DecodedFileCache) -> Image:
     if whole.parsed is None:
         whole.parsed = _parsed(data)
     header, frame, value = whole.parsed
     aspect = dicom_grey.pixel_aspect(header.dataset)
     # Pixels that are not square are resampled from the full resolution.
     image = with_square_pixels(
-        _decode_pixels(header, frame, value, index, needed=needed if aspect == 1 else None, whole=whole), aspect
+        _decode_pixels(header, frame, value, index, needed_size=needed_size if aspect == 1 else None, whole=whole),
+        aspect,
     )
     return replace(image, notes=("syntax_contradicted",) * header.has_wrong_syntax + image.notes)
 
@@ -129,14 +130,14 @@ def _decode_pixels(
     value: memoryview,
     index: int,
     *,
-    needed: TargetSize | None,
+    needed_size: TargetSize | None,
     whole: DecodedFileCache,
 ) -> Image:
-    if needed is not None and not whole.has_decoded_file:
-        reduced = _reduced(header, frame, value, index, needed)
+    if needed_size is not None and not whole.has_decoded_file:
+        reduced = _reduced(header, frame, value, index, needed_size)
         if reduced is not None:
             return reduced
-    step = largest_reduction(frame.rows, frame.columns, needed) if needed is not None else 1
+    step = largest_reduction(frame.rows, frame.columns, needed_size) if needed_size is not None else 1
     stored, extremes = whole.get(lambda: _with_extremes(_stored_values(header, frame, value, index)))
     if _photometric(header) == "PALETTE COLOR":
         stored = dicom_grey.palette_colours(stored, header.dataset)
@@ -151,7 +152,7 @@ def _with_extremes(stored: NDArray[Any]) -> tuple[NDArray[Any], tuple[int, int] 
     return stored, (int(stored.min()), int(stored.max())) if is_plain else None
 
 
-def _reduced(header: DicomHeader, frame: Frame, value: memoryview, index: int, needed: TargetSize) -> Image | None:
+def _reduced(header: DicomHeader, frame: Frame, value: memoryview, index: int, needed_size: TargetSize) -> Image | None:
     """Decode the image at a lower resolution that the compression offers; None if there is no lower resolution.
 
     A damaged frame gives None as well: reading the frame in full resolution then reports the damage.
@@ -163,7 +164,7 @@ def _reduced(header: DicomHeader, frame: Frame, value: memoryview, index: int, n
         return None
     try:
         frame = _compressed(frame, value, index)
-        found = None if frame.unused_low_bits else codec.decode_reduced(frame, needed)
+        found = None if frame.unused_low_bits else codec.decode_reduced(frame, needed_size)
     except _DAMAGE:
         return None
     if found is None or found[0].shape != (-(-frame.rows // found[1]), -(-frame.columns // found[1])):

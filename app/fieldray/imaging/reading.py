@@ -44,7 +44,7 @@ _PREVIEW_QUALITY: Final = 75
 
 
 def decode_image_bytes(
-    data: bytes, ref: ImageRef, *, needed: TargetSize | None = None, cache: DecodedFileCache | None = None
+    data: bytes, ref: ImageRef, *, needed_size: TargetSize | None = None, cache: DecodedFileCache | None = None
 ) -> Image:
     """Decode one image, upright and grey, at full resolution or as fine as needed.
 
@@ -54,7 +54,7 @@ def decode_image_bytes(
         The whole file; the format is recognised from the first bytes.
     ref
         `ref.frame` chooses among several frames.
-    needed
+    needed_size
         The resolution that is needed (`reduction.target_size`). The image may then have a lower resolution, by the rule
         of `reduction`. None for full resolution.
     cache
@@ -74,14 +74,14 @@ def decode_image_bytes(
     if content == "executable":
         raise Unreadable(reason("executable"))
     if content == "png":
-        return _finished(*cache.get(lambda: _whole_png(data)), needed)
+        return _finished(*cache.get(lambda: _whole_png(data)), needed_size)
     if content == "jpeg":
-        return _decoded_jpeg(data, needed, cache)
+        return _decoded_jpeg(data, needed_size, cache)
     if content == "dicom":
         # Imported only for DICOM: pydicom and its codecs take a third of a second to load.
         from fieldray.imaging.dicom import decode_dicom
 
-        return decode_dicom(data, frame=ref.frame, needed=needed, cache=cache)
+        return decode_dicom(data, frame=ref.frame, needed_size=needed_size, cache=cache)
     raise UnsuitableImage(reason("not_an_image"))
 
 
@@ -109,20 +109,22 @@ class ImageFile:
         """
         return identify_bytes(self._data, self._ref)
 
-    def decode_image(self, needed: TargetSize | None = None) -> Image:
+    def decode_image(self, needed_size: TargetSize | None = None) -> Image:
         """Return the image as stored in the file, not turned, at least as fine as needed.
 
         Raises Unreadable, UnsuitableImage.
         """
-        return decode_image_bytes(self._data, self._ref, needed=needed, cache=self._whole)
+        return decode_image_bytes(self._data, self._ref, needed_size=needed_size, cache=self._whole)
 
     def read_for_display(self, side: int | None) -> Image:
         """Return the upright image, at a resolution that is enough for a display with a longer side of `side` pixels.
 
         side  None for full resolution
         """
-        needed = TargetSize(side, side, only_longer_side=True) if side and self._ref.turn == NO_CORRECTION else None
-        return self.decode_image(needed).corrected(self._ref.turn)
+        needed_size = (
+            TargetSize(side, side, only_longer_side=True) if side and self._ref.turn == NO_CORRECTION else None
+        )
+        return self.decode_image(needed_size).corrected(self._ref.turn)
 
 
 def facts_of_read_image(file: ImageFile, image: Image, upright: Image) -> ReadFacts:
@@ -197,13 +199,13 @@ def _whole_png(data: bytes) -> _WholeImage:
     return *_grey_of(values, has_alpha=has_alpha), size
 
 
-def _decoded_jpeg(data: bytes, needed: TargetSize | None, whole: DecodedFileCache) -> Image:
+def _decoded_jpeg(data: bytes, needed_size: TargetSize | None, whole: DecodedFileCache) -> Image:
     """Decode a JPEG that is grey, or RGB without colour, upright by its EXIF orientation.
 
     JPEGs of more than 8 bits and lossless JPEGs are read in full resolution. Raises Unreadable. Raises UnsuitableImage:
     `colour` for a colour or CMYK image, `several_images`.
 
-    needed, whole  the parameters `needed` and `cache` of `decode_image_bytes`
+    needed_size, whole  the parameters `needed_size` and `cache` of `decode_image_bytes`
     """
     if (frame := jpeg_frame(data)) is None:
         raise Unreadable(reason("truncated"))
@@ -212,14 +214,17 @@ def _decoded_jpeg(data: bytes, needed: TargetSize | None, whole: DecodedFileCach
     if frame.coding_process == _JPEG_LS:
         raise Unreadable(reason("unsupported_compression", name="JPEG-LS"))
     is_plain, step = frame.bits_per_sample == 8 and frame.coding_process in _PILLOWS_PROCESSES, 1
-    if is_plain and needed is not None and not whole.has_decoded_file:  # the orientation is known only later
-        step = min(largest_reduction(*size, either, steps=JPEG_REDUCTIONS) for either in (needed, needed.rotated_by_90))
+    if is_plain and needed_size is not None and not whole.has_decoded_file:  # the orientation is known only later
+        step = min(
+            largest_reduction(*size, either, steps=JPEG_REDUCTIONS)
+            for either in (needed_size, needed_size.rotated_by_90)
+        )
     if step == 1:
-        return _finished(*whole.get(lambda: _whole_jpeg(data, size, is_plain=is_plain)), needed)
+        return _finished(*whole.get(lambda: _whole_jpeg(data, size, is_plain=is_plain)), needed_size)
     one, notes = _one_whole_jpeg(data, size)
     values, step = _load(one, step)
     pixels, more = _grey_of(values)
-    return _finished(pixels, [*notes, *more], size, needed, step=step)
+    return _finished(pixels, [*notes, *more], size, needed_size, step=step)
 
 
 def _whole_jpeg(data: bytes, size: tuple[int, int], *, is_plain: bool) -> _WholeImage:
@@ -229,18 +234,18 @@ def _whole_jpeg(data: bytes, size: tuple[int, int], *, is_plain: bool) -> _Whole
 
 
 def _finished(
-    pixels: NDArray[Any], notes: list[str], size: tuple[int, int], needed: TargetSize | None, *, step: int = 1
+    pixels: NDArray[Any], notes: list[str], size: tuple[int, int], needed_size: TargetSize | None, *, step: int = 1
 ) -> Image:
     """Make the image from decoded pixels.
 
-    size    rows and columns of the file
-    needed  resolution that is needed; None for full resolution
-    step    the reduction at which the pixels were read
+    size         rows and columns of the file
+    needed_size  resolution that is needed; None for full resolution
+    step         the reduction at which the pixels were read
     """
     window = _AS_STORED if pixels.dtype == np.uint8 else None
     is_approximate = step > 1
-    if step == 1 and needed is not None:
-        step = largest_reduction(pixels.shape[0], pixels.shape[1], needed)
+    if step == 1 and needed_size is not None:
+        step = largest_reduction(pixels.shape[0], pixels.shape[1], needed_size)
         pixels = block_means(pixels, step)
     # EXIF may swap rows and columns of the upright image.
     rows, columns = size if pixels.shape == (-(-size[0] // step), -(-size[1] // step)) else size[::-1]

@@ -141,7 +141,7 @@ def target_size_for_crop(spec: InputSpec, box: Box, image: Image, detail: Detail
 def largest_reduction(
     rows: int,
     columns: int,
-    needed: TargetSize,
+    needed_size: TargetSize,
     *,
     oversampling: float = BLOCK_OVERSAMPLING,
     steps: Iterable[int] | None = None,
@@ -152,11 +152,11 @@ def largest_reduction(
     A step of n means one pixel for n x n pixels of the file. The result is at least 1.
 
     rows, columns  numbers of rows and columns of the image in its file
-    needed         the size that the network's input needs
+    needed_size    the size that the network's input needs
     steps          the steps that the format offers; by default every whole number
     """
-    ratios = (rows / (oversampling * needed.rows), columns / (oversampling * needed.columns))
-    most = min(int(max(ratios) if needed.only_longer_side else min(ratios)), LARGEST_REDUCTION)
+    ratios = (rows / (oversampling * needed_size.rows), columns / (oversampling * needed_size.columns))
+    most = min(int(max(ratios) if needed_size.only_longer_side else min(ratios)), LARGEST_REDUCTION)
     if steps is None:
         return max(1, most)
     return max((step for step in steps if step <= most), default=1)

@@ -84,7 +84,7 @@ def _write(path: Path, *, size: tuple[int, int] = IMAGE.shape) -> Path:
 
 
 def _read(path: Path, needed: TargetSize | None = None) -> NDArray[np.uint16]:
-    return decode_image_bytes(path.read_bytes(), ImageRef(path=path), needed=needed).pixels
+    return decode_image_bytes(path.read_bytes(), ImageRef(path=path), needed_size=needed).pixels
 
 
 def _frame(path: Path) -> bytes:
@@ -107,7 +107,7 @@ def _wavelets(picture: NDArray[np.uint16], **options: Any) -> bytes:
 def test_a_registered_codec_reads_in_full_and_reduced(registered: Codec, tmp_path: Path) -> None:
     path = _write(tmp_path / "image.dcm")
     np.testing.assert_array_equal(_read(path), IMAGE)
-    image = decode_image_bytes(path.read_bytes(), ImageRef(path=path), needed=NEEDED)
+    image = decode_image_bytes(path.read_bytes(), ImageRef(path=path), needed_size=NEEDED)
     assert (image.step, image.is_approximate, image.full_rows, image.full_columns) == (2, True, 416, 360)
     np.testing.assert_array_equal(image.pixels, IMAGE[::2, ::2])
 
@@ -120,7 +120,7 @@ def test_a_compression_without_a_codec_is_refused_by_name(tmp_path: Path) -> Non
 @pytest.mark.parametrize("registered", [{"decode_reduced": None}], indirect=True)
 def test_a_codec_without_reduced_reading_averages_the_whole_image(registered: Codec, tmp_path: Path) -> None:
     image = decode_image_bytes(
-        _write(tmp_path / "i.dcm").read_bytes(), ImageRef(path=tmp_path / "i.dcm"), needed=NEEDED
+        _write(tmp_path / "i.dcm").read_bytes(), ImageRef(path=tmp_path / "i.dcm"), needed_size=NEEDED
     )
     assert (image.step, image.is_approximate) == (2, False)
 
@@ -173,7 +173,7 @@ def test_a_jpeg2000_image_may_be_offset_from_its_grid_origin(tmp_path: Path) -> 
     options = {"offset": (16, 32), "tile_size": (1024, 1024), "tile_offset": (0, 0), "num_resolutions": 4}
     path = _with_frame(tmp_path / "image.dcm", _wavelets(IMAGE, **options))
     np.testing.assert_array_equal(_read(path), IMAGE)
-    whole = decode_image_bytes(path.read_bytes(), ImageRef(path=path), needed=NEEDED)
+    whole = decode_image_bytes(path.read_bytes(), ImageRef(path=path), needed_size=NEEDED)
     assert (whole.step, whole.is_approximate) == (2, False)
 
 

@@ -274,7 +274,7 @@ def test_a_collimator_edge_is_no_incomplete_file(edge: Callable[..., np.ndarray]
     for syntax in (ExplicitVRLittleEndian, JPEG2000Lossless, JPEGLSLossless, RLELossless):
         data = write_dicom(tmp_path / "image.dcm", shuttered, transfer_syntax=syntax).read_bytes()
         np.testing.assert_array_equal(_read(data).pixels, shuttered)
-        reduced = decode_image_bytes(data, ImageRef(path=tmp_path), needed=TargetSize(20, 20))
+        reduced = decode_image_bytes(data, ImageRef(path=tmp_path), needed_size=TargetSize(20, 20))
         assert _read(data).notes == reduced.notes == ()
 
 

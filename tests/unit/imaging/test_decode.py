@@ -99,7 +99,9 @@ WIDE, TALL = np.repeat(SQUARE, 2, axis=1), np.repeat(SQUARE, 3, axis=0)
 def _written(folder: Path, pixels: np.ndarray[Any, Any], *, reduced: bool = False, **options: Any) -> Image:
     changes = {"ImagerPixelSpacing": None} | options.pop("changes")
     path = write_dicom(folder / "a.dcm", pixels, changes=changes, **options)
-    return decode_image_bytes(path.read_bytes(), ImageRef(path=path), needed=target_size(SPEC) if reduced else None)
+    return decode_image_bytes(
+        path.read_bytes(), ImageRef(path=path), needed_size=target_size(SPEC) if reduced else None
+    )
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ def test_a_cut_scan_is_found_although_the_image_is_read_at_an_eighth() -> None:
     grey = (chest_phantom(512, 512, 7, abnormal=True) // 16).astype(np.uint8)
     whole = saved(Picture.fromarray(grey), "JPEG", progressive=True)
     needed, ref = TargetSize(32, 32), ImageRef(path=Path("x"))
-    assert decode_image_bytes(whole, ref, needed=needed).pixels.shape == (64, 64)  # an eighth
+    assert decode_image_bytes(whole, ref, needed_size=needed).pixels.shape == (64, 64)  # an eighth
     markers = [(marker, at) for marker, at in jpeg_markers(whole) if marker not in RESTART_MARKERS]
     scans = [(start, after - 2) for (marker, start), (_, after) in pairwise(markers) if marker == 0xDA]
     assert len(scans) > 3
@@ -194,7 +194,7 @@ def test_a_cut_scan_is_found_although_the_image_is_read_at_an_eighth() -> None:
         cut = whole[: (start + end) // 2] + whole[end:]
         for size in (needed, None):
             with raises(Unreadable, "truncated"):
-                decode_image_bytes(cut, ref, needed=size)
+                decode_image_bytes(cut, ref, needed_size=size)
 
 
 def test_a_second_image_of_at_least_the_same_size_is_refused() -> None:

@@ -34,7 +34,7 @@ REASONS = {
 def _ended(path: Path, *, needed: TargetSize | None = None) -> str:
     ref = ImageRef(path=path)
     try:
-        decode_image_bytes(read_bytes(ref), ref, needed=needed)
+        decode_image_bytes(read_bytes(ref), ref, needed_size=needed)
     except (Unreadable, UnsuitableImage) as error:
         return error.reason.code
     return "ok"

@@ -46,7 +46,7 @@ WAVELETS = LOSSLESS["jpeg2000-lossless"]
 def _both(path: Path) -> tuple[Image, Image]:
     """The image read in full, and at the resolution that is needed."""
     data, ref = path.read_bytes(), ImageRef(path=path)
-    return decode_image_bytes(data, ref), decode_image_bytes(data, ref, needed=NEEDED)
+    return decode_image_bytes(data, ref), decode_image_bytes(data, ref, needed_size=NEEDED)
 
 
 def _difference(full: Image, reduced: Image) -> float:
@@ -90,7 +90,7 @@ def test_every_fit_gives_the_same_tensor(fit: str, height: int, width: int, tmp_
     path = write_dicom(tmp_path / "image.dcm", IMAGE)
     data, ref = path.read_bytes(), ImageRef(path=path)
     spec = InputSpec(**{"height": height, "width": width, "margin": 0.04, "fit": fit})
-    full, reduced = decode_image_bytes(data, ref), decode_image_bytes(data, ref, needed=target_size(spec))
+    full, reduced = decode_image_bytes(data, ref), decode_image_bytes(data, ref, needed_size=target_size(spec))
     assert reduced.step > 1
     tensors = [to_network_input(image, spec).values.astype(int) for image in (full, reduced)]
     assert np.abs(tensors[0] - tensors[1]).mean() <= 0.05
@@ -272,7 +272,7 @@ def test_frames_are_reduced_one_by_one(tmp_path: Path) -> None:
     images = np.stack([IMAGE, IMAGE[::-1]])
     changes = {"NumberOfFrames": 2, "PixelData": images.astype("<u2").tobytes()}
     path = write_dicom(tmp_path / "frames.dcm", IMAGE, changes=changes)
-    second = decode_image_bytes(path.read_bytes(), ImageRef(path=path, frame=1), needed=NEEDED)
+    second = decode_image_bytes(path.read_bytes(), ImageRef(path=path, frame=1), needed_size=NEEDED)
     np.testing.assert_allclose(second.pixels, block_means(images[1], 5))
 
 
@@ -284,7 +284,7 @@ def test_colour_is_refused_at_every_resolution(tmp_path: Path) -> None:
         Picture.fromarray(tinted).save(path, **({"quality": 100, "subsampling": 0} if suffix == ".jpg" else {}))
         for needed in (None, NEEDED):
             with raises(InputProblem, "colour"):
-                decode_image_bytes(path.read_bytes(), ImageRef(path=path), needed=needed)
+                decode_image_bytes(path.read_bytes(), ImageRef(path=path), needed_size=needed)
 
 
 def test_refusals_are_the_same_at_lower_resolution(tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ def test_a_window_for_a_single_pixel_is_judged_by_the_full_image(tmp_path: Path)
 
 def _outcome(data: bytes, *, needed: TargetSize | None) -> str:
     try:
-        image = decode_image_bytes(data, ImageRef(path=Path("image.dcm")), needed=needed)
+        image = decode_image_bytes(data, ImageRef(path=Path("image.dcm")), needed_size=needed)
     except InputProblem as error:
         return error.reason.code
     return "read" if image.full_rows else "?"
@@ -380,7 +380,7 @@ def test_one_pixel_of_wavelets_or_cosines_is_read_whole(tmp_path: Path) -> None:
 def test_a_long_image_of_thirty_thousand_rows_is_reduced(tmp_path: Path) -> None:
     image = np.tile(IMAGE[:100, :400], (300, 1))
     jpeg = saved(Picture.fromarray(scaled(image, 8)), "JPEG")
-    image = decode_image_bytes(jpeg, ImageRef(path=tmp_path / "image.jpg"), needed=NEEDED)
+    image = decode_image_bytes(jpeg, ImageRef(path=tmp_path / "image.jpg"), needed_size=NEEDED)
     assert (image.step, image.pixels.shape, image.full_rows) == (2, (15_000, 200), 30_000)
 
 

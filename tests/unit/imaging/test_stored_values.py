@@ -157,7 +157,7 @@ def test_every_bit_layout_gives_the_plain_array(syntax: UID, tmp_path: Path) -> 
         np.testing.assert_array_equal(whole.pixels, wanted, err_msg=title)
         if photometric == "MONOCHROME1":
             continue
-        reduced = decode_image_bytes(data, ImageRef(path=tmp_path), needed=NEEDED)
+        reduced = decode_image_bytes(data, ImageRef(path=tmp_path), needed_size=NEEDED)
         assert reduced.step > 1, title
         means = block_means(whole.pixels, reduced.step)
         if reduced.is_approximate:  # a wavelet's low-pass filter is no average

@@ -106,9 +106,9 @@ def _decode(frame: Frame) -> NDArray[Any]:
     return values
 
 
-def _reduced(frame: Frame, needed: TargetSize) -> tuple[NDArray[Any], int] | None:
+def _reduced(frame: Frame, needed_size: TargetSize) -> tuple[NDArray[Any], int] | None:
     is_plain = frame.bits_stored == 8
-    step = largest_reduction(frame.rows, frame.columns, needed, steps=JPEG_REDUCTIONS) if is_plain else 1
+    step = largest_reduction(frame.rows, frame.columns, needed_size, steps=JPEG_REDUCTIONS) if is_plain else 1
     if step == 1:
         return None
     tall = extend_jpeg(frame.codestream)

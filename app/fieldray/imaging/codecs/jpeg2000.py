@@ -63,14 +63,14 @@ def _with_end(source: bytes) -> bytes:
 # ---- lower resolutions
 
 
-def decode_reduced_jpeg2000(frame: Frame, needed: TargetSize) -> tuple[NDArray[np.uint16], int] | None:
+def decode_reduced_jpeg2000(frame: Frame, needed_size: TargetSize) -> tuple[NDArray[np.uint16], int] | None:
     """Decode a frame at the lowest resolution of its codestream that is still fine enough (see `reduction`).
 
     Returns the values (rows, columns) uint16, and the step: each value stands for step x step pixels of the file.
     Returns None for a step of 1, and for a frame that cannot be read at a lower resolution.
 
-    frame   plain unsigned grey
-    needed  resolution that the network's input needs
+    frame        plain unsigned grey
+    needed_size  resolution that the network's input needs
 
     Raises OSError, ValueError, SyntaxError for data that Pillow cannot read.
     """
@@ -80,7 +80,7 @@ def decode_reduced_jpeg2000(frame: Frame, needed: TargetSize) -> tuple[NDArray[n
     if stated < bits or (stated > bits and frame.is_lossless):
         return None  # at a lower resolution, bits above the stored ones cannot be separated from them
     steps = [1 << level for level in range(min(levels, _MAX_LEVELS) + 1)]
-    step = largest_reduction(frame.rows, frame.columns, needed, oversampling=WAVELET_OVERSAMPLING, steps=steps)
+    step = largest_reduction(frame.rows, frame.columns, needed_size, oversampling=WAVELET_OVERSAMPLING, steps=steps)
     if step == 1:
         return None
     stored = decode_jpeg2000(frame.codestream, step, stated)
