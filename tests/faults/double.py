@@ -13,7 +13,7 @@ from typing import Any, Final
 from fieldray.domain.run import Publish
 from fieldray.inference.backend import BackendKind
 from fieldray.inference.coral import edgetpu_kind
-from fieldray.inference.coral_status import UsbDevice, find_on_linux
+from fieldray.inference.coral_status import UsbDevice, find_usb_devices_on_linux
 from harness.machine import build
 
 SOURCE: Final = Path(__file__).with_name("fake_edgetpu.c")
@@ -80,7 +80,7 @@ class DoubleEdgeTpu:
 
     def find(self) -> tuple[UsbDevice, ...]:
         """Return the devices in the fake USB tree."""
-        return find_on_linux(sysfs=self.sysfs, nodes=self.nodes)
+        return find_usb_devices_on_linux(sysfs=self.sysfs, nodes=self.nodes)
 
     def kind(self, publish: Publish = lambda event: None, **options: Any) -> BackendKind:
         """Return the backend with which an engine uses the fake device."""

@@ -11,13 +11,13 @@ from fake_compilers import fake_compile
 from faults.double import DoubleEdgeTpu
 from fieldray.errors import BackendProblem
 from fieldray.inference.coral import is_compiled_for_edgetpu, minimum_runtime_version
-from fieldray.inference.coral_status import CoralStatus, RuntimeReport, find_status, query_runtime
+from fieldray.inference.coral_status import CoralStatus, RuntimeReport, find_coral_status, query_runtime
 from fieldray.reasons import reason
 from tiny_models import TinyType, tiny_model_bytes
 
 
 def status(edgetpu: DoubleEdgeTpu) -> CoralStatus:
-    return find_status(ask=lambda: query_runtime([str(edgetpu.library)]), find_devices=edgetpu.find)
+    return find_coral_status(ask=lambda: query_runtime([str(edgetpu.library)]), find_devices=edgetpu.find)
 
 
 def test_an_edgetpu_is_found_with_runtime_and_port(edgetpu: DoubleEdgeTpu) -> None:
@@ -43,11 +43,11 @@ def test_a_library_that_is_absent_or_text(edgetpu: DoubleEdgeTpu, tmp_path: Path
     text.write_text("not a library\n" * 100)
     for library, code in ((tmp_path / "none.so", "coral_no_library"), (text, "coral_bad_library")):
         edgetpu.unplug()
-        without = find_status(ask=lambda name=str(library): query_runtime([name]), find_devices=edgetpu.find)
+        without = find_coral_status(ask=lambda name=str(library): query_runtime([name]), find_devices=edgetpu.find)
         assert without.reason is not None and without.reason.code == "edgetpu_not_here"
         assert without.library_problem is not None and without.library_problem.code == code
         edgetpu.plug()
-        found = find_status(ask=lambda name=str(library): query_runtime([name]), find_devices=edgetpu.find)
+        found = find_coral_status(ask=lambda name=str(library): query_runtime([name]), find_devices=edgetpu.find)
         assert found.reason == found.library_problem == without.library_problem
 
 

@@ -92,7 +92,7 @@ from pathlib import Path
 from fieldray.__main__ import main
 from fieldray.inference import coral, coral_status
 sysfs, nodes, *arguments = sys.argv[1:]
-find = partial(coral_status.find_on_linux, sysfs=Path(sysfs), nodes=Path(nodes))
+find = partial(coral_status.find_usb_devices_on_linux, sysfs=Path(sysfs), nodes=Path(nodes))
 coral.edgetpu_kind.__kwdefaults__["find_devices"] = find
 sys.exit(main(arguments))
 """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.inference.coral_status import find_usb_devices, may_have_board
+from fieldray.inference.coral_status import find_usb_devices, may_have_edgetpu_board
 from program import python, write_images
 
 _WORKER = "fieldray.workers.image_worker:handle"
@@ -24,7 +24,7 @@ sys.exit(code)
 """
 
 
-@pytest.mark.skipif(bool(find_usb_devices()) or may_have_board(), reason="an Edge TPU is here")
+@pytest.mark.skipif(bool(find_usb_devices()) or may_have_edgetpu_board(), reason="an Edge TPU is here")
 @pytest.mark.parametrize("device", ["cpu", "auto"])
 def test_a_run_starts_workers_only(device: str, tmp_path: Path, pack_options: list[str]) -> None:
     write_images(tmp_path / "images", 30)

@@ -22,7 +22,7 @@ from fieldray.bench.machine import MachineFacts, collect_machine_facts
 from fieldray.domain.model import Model
 from fieldray.domain.run import DeviceState
 from fieldray.errors import FieldrayError, StorageProblem
-from fieldray.inference.coral_status import CoralStatus, find_status
+from fieldray.inference.coral_status import CoralStatus, find_coral_status
 from fieldray.inference.litert import RUNTIME
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.naming import PackCandidate
@@ -96,7 +96,7 @@ def inspect_computer(home: Path, library: PackLibrary, *, load_pack: Callable[[]
     library    the packs on this computer
     load_pack  returns the pack for the trial
     """
-    machine, edgetpu, trial = collect_machine_facts(), find_status(), try_screening(load_pack)
+    machine, edgetpu, trial = collect_machine_facts(), find_coral_status(), try_screening(load_pack)
     free_mb, packs = shutil.disk_usage(home).free // 2**20, library.available()
     return (
         inspect_machine_facts(machine),

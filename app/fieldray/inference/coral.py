@@ -30,9 +30,9 @@ from fieldray.inference.coral_status import (
     HasBoard,
     QueryRuntime,
     RuntimeReport,
-    find_status,
+    find_coral_status,
     find_usb_devices,
-    may_have_board,
+    may_have_edgetpu_board,
     query_runtime,
 )
 from fieldray.inference.litert import Runtime
@@ -69,7 +69,7 @@ def edgetpu_kind(
     libraries: Sequence[str] = (),
     clock: Clock = "std",
     find_devices: FindDevices = find_usb_devices,
-    has_board: HasBoard = may_have_board,
+    has_board: HasBoard = may_have_edgetpu_board,
     publish: Publish | None = None,
     start_timeout_s: float = 20.0,
     run_timeout_s: float = 3.0,
@@ -144,7 +144,7 @@ def _device_problem(find_devices: FindDevices, ask: QueryRuntime, has_board: Has
     devices = find_devices()
     if devices:
         return reason("coral_no_permission") if devices[0].is_writable is False else None
-    return find_status(ask=ask, find_devices=find_devices).reason if has_board() else reason(_NOT_HERE)
+    return find_coral_status(ask=ask, find_devices=find_devices).reason if has_board() else reason(_NOT_HERE)
 
 
 def explain_exit(
@@ -225,7 +225,7 @@ class EdgeTpuLibrary:
             library.edgetpu_free_devices(entries)
 
 
-def load_problem(error: OSError, name: str) -> Reason:
+def library_load_problem(error: OSError, name: str) -> Reason:
     """Return the reason why the Edge TPU runtime could not be loaded, judged by the system's error message."""
     if isinstance(error.__cause__, OSError):  # in the installed program, only the cause has the message
         error = error.__cause__
@@ -243,7 +243,7 @@ def _load(names: Sequence[str]) -> tuple[str, ctypes.CDLL]:
         try:
             library = ctypes.CDLL(name)
         except OSError as error:
-            problems.append(load_problem(error, name))
+            problems.append(library_load_problem(error, name))
             continue
         if not hasattr(library, "edgetpu_list_devices"):
             raise BackendProblem(reason("coral_bad_library", name=name))

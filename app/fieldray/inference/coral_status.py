@@ -68,10 +68,10 @@ HasBoard = Callable[[], bool]
 
 def find_usb_devices() -> tuple[UsbDevice, ...]:
     """Return the Edge TPUs that the system lists on USB now; empty on a system without a list of USB devices."""
-    return parse_instances(_instances("USB")) if sys.platform == "win32" else find_on_linux()
+    return parse_windows_instance_ids(_instances("USB")) if sys.platform == "win32" else find_usb_devices_on_linux()
 
 
-def may_have_board() -> bool:
+def may_have_edgetpu_board() -> bool:
     """Return whether an Edge TPU board on PCI Express may be present, according to its driver.
 
     The result is also True on a system whose devices cannot be listed. If there is no board and no Edge TPU on USB, no
@@ -79,7 +79,7 @@ def may_have_board() -> bool:
     """
     if sys.platform == "win32":
         return any(_BOARD.match(instance) for instance in _instances("PCI"))
-    return sys.platform != "linux" or has_board_on_linux()
+    return sys.platform != "linux" or has_edgetpu_board_on_linux()
 
 
 # Linux
@@ -90,7 +90,9 @@ USB_NODES_FOLDER: Final = Path("/dev/bus/usb")
 _SELF_POWERED: Final = 0x40  # bit of bmAttributes, USB 2.0 specification, 9.6.3
 
 
-def find_on_linux(*, sysfs: Path = USB_SYSFS_FOLDER, nodes: Path = USB_NODES_FOLDER) -> tuple[UsbDevice, ...]:
+def find_usb_devices_on_linux(
+    *, sysfs: Path = USB_SYSFS_FOLDER, nodes: Path = USB_NODES_FOLDER
+) -> tuple[UsbDevice, ...]:
     """Return the Edge TPUs on USB, sorted by port: USB devices in `sysfs`, device files in `nodes`. Never raises."""
     try:
         entries = sorted(sysfs.iterdir())
@@ -101,7 +103,7 @@ def find_on_linux(*, sysfs: Path = USB_SYSFS_FOLDER, nodes: Path = USB_NODES_FOL
     return tuple(edgetpu for folder in devices if (edgetpu := _edgetpu(folder, nodes)))
 
 
-def has_board_on_linux(*, devices: Path = _DEVICES) -> bool:
+def has_edgetpu_board_on_linux(*, devices: Path = _DEVICES) -> bool:
     """Return whether the driver of Edge TPU boards (Apex) lists a board."""
     return any(devices.glob("apex_*"))
 
@@ -147,7 +149,7 @@ _FILTER_ENUMERATOR_PRESENT: Final = 0x00000001 | 0x00000100  # CM_GETIDLIST_FILT
 _SUCCESS: Final = 0
 
 
-def parse_instances(instances: Iterable[str]) -> tuple[UsbDevice, ...]:
+def parse_windows_instance_ids(instances: Iterable[str]) -> tuple[UsbDevice, ...]:
     """Return the Edge TPUs among Windows instance ids such as `USB\\VID_18D1&PID_9302\\5&2F1B...`.
 
     The id of an interface of a device (`...&MI_00`) is skipped. The ids do not state the port's speed.
@@ -263,7 +265,9 @@ def query_runtime(libraries: Sequence[str] = (), *, timeout_s: float = _TIMEOUT_
         child.close()
 
 
-def find_status(*, ask: QueryRuntime = query_runtime, find_devices: FindDevices = find_usb_devices) -> CoralStatus:
+def find_coral_status(
+    *, ask: QueryRuntime = query_runtime, find_devices: FindDevices = find_usb_devices
+) -> CoralStatus:
     """Return the present status of the Edge TPU. A child process is started, which takes some time."""
     usb = find_devices()
     try:
@@ -272,14 +276,14 @@ def find_status(*, ask: QueryRuntime = query_runtime, find_devices: FindDevices 
         # A computer without an Edge TPU needs no runtime.
         why = problem.reason if usb else reason("edgetpu_not_here")
         return CoralStatus(
-            usb_devices=usb, runtime=None, reason=why, notes=notes_on(usb), library_problem=problem.reason
+            usb_devices=usb, runtime=None, reason=why, notes=usb_port_notes(usb), library_problem=problem.reason
         )
     not_listed = "coral_no_permission" if usb and usb[0].is_writable is False else "coral_not_listed"
     unlisted = None if answer.devices else reason(not_listed if usb else "edgetpu_not_here")
-    return CoralStatus(usb_devices=usb, runtime=answer, reason=unlisted, notes=notes_on(usb))
+    return CoralStatus(usb_devices=usb, runtime=answer, reason=unlisted, notes=usb_port_notes(usb))
 
 
-def notes_on(usb: Sequence[UsbDevice]) -> tuple[Reason, ...]:
+def usb_port_notes(usb: Sequence[UsbDevice]) -> tuple[Reason, ...]:
     """Return the reasons why the USB port makes the first Edge TPU slow or unreliable."""
     if not usb:
         return ()
@@ -381,7 +385,7 @@ class DeviceWatch:
         *,
         find_devices: FindDevices = find_usb_devices,
         ask: QueryRuntime = query_runtime,
-        has_board: HasBoard = may_have_board,
+        has_board: HasBoard = may_have_edgetpu_board,
         clock: Clock = "std",
         pace: WatchPace = WatchPace(),
     ) -> None:
@@ -434,14 +438,14 @@ class DeviceWatch:
 
     def _status(self, devices: tuple[UsbDevice, ...]) -> CoralStatus:
         if devices or self._has_board():
-            return find_status(ask=self._ask, find_devices=self._find_devices)
+            return find_coral_status(ask=self._ask, find_devices=self._find_devices)
         return CoralStatus(usb_devices=(), runtime=None, reason=reason("edgetpu_not_here"))
 
     def _report(self, devices: tuple[UsbDevice, ...], change: ConnectionChange) -> None:
         log.info("the Edge TPU: %s", change)
         if change == "plugged":
             self._plugged()
-            found = CoralStatus(usb_devices=devices, runtime=None, reason=None, notes=notes_on(devices))
+            found = CoralStatus(usb_devices=devices, runtime=None, reason=None, notes=usb_port_notes(devices))
         else:
             why = reason("coral_flapping" if change == "flapping" else "coral_unplugged")
             self._unplugged(why)

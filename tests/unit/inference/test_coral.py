@@ -14,7 +14,7 @@ from fake_compilers import edgetpu_model
 from fieldray.domain.model import Model
 from fieldray.domain.run import DeviceChanged
 from fieldray.errors import BackendProblem
-from fieldray.inference.coral import EdgeTpuLibrary, edgetpu_kind, explain_exit, load_problem
+from fieldray.inference.coral import EdgeTpuLibrary, edgetpu_kind, explain_exit, library_load_problem
 from fieldray.inference.coral_status import (
     Clock,
     ConnectionChange,
@@ -23,11 +23,11 @@ from fieldray.inference.coral_status import (
     RuntimeReport,
     UsbDevice,
     WatchPace,
-    find_on_linux,
     find_usb_devices,
-    has_board_on_linux,
-    may_have_board,
-    parse_instances,
+    find_usb_devices_on_linux,
+    has_edgetpu_board_on_linux,
+    may_have_edgetpu_board,
+    parse_windows_instance_ids,
     split_multi_string,
 )
 from fieldray.processes.child import ChildDied, ChildTimeout
@@ -47,7 +47,7 @@ def add_device(sysfs: Path, name: str, facts: dict[str, str]) -> None:
 
 
 def linux_devices(tmp_path: Path) -> tuple[UsbDevice, ...]:
-    return find_on_linux(sysfs=tmp_path / "sys", nodes=tmp_path / "dev")
+    return find_usb_devices_on_linux(sysfs=tmp_path / "sys", nodes=tmp_path / "dev")
 
 
 def test_an_edgetpu_is_found_with_and_without_its_firmware(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_windows_instance_ids_are_read() -> None:
         "usb\\vid_1a6e&pid_089a\\5&2d3a1f2c&0&8\0\0"
     )
     assert len(instances) == 5
-    assert parse_instances(instances) == (
+    assert parse_windows_instance_ids(instances) == (
         UsbDevice(port="5&2d3a1f2c&0&7", state="ready"),
         UsbDevice(port="5&2d3a1f2c&0&8", state="uninitialised"),
     )
@@ -128,13 +128,13 @@ class WindowsError(OSError):
     ],
 )
 def test_loader_errors_become_reasons(error: OSError, code: str) -> None:
-    assert load_problem(error, "libedgetpu.so.1").code == code
+    assert library_load_problem(error, "libedgetpu.so.1").code == code
 
 
 def test_a_loader_error_of_the_installed_program_is_read_from_its_cause() -> None:
     wrapped = OSError("Failed to load dynlib/dll 'libedgetpu.so.1'. Most likely this dynlib/dll was not found")
     wrapped.__cause__ = OSError("/usr/lib/libedgetpu.so.1: invalid ELF header")
-    assert load_problem(wrapped, "libedgetpu.so.1").code == "coral_bad_library"
+    assert library_load_problem(wrapped, "libedgetpu.so.1").code == "coral_bad_library"
 
 
 def test_a_missing_library_is_reported_by_its_first_name() -> None:
@@ -176,10 +176,10 @@ def test_without_an_edgetpu_and_a_library_there_is_no_edgetpu(has_board: bool) -
 
 
 def test_a_board_is_found_by_its_driver(tmp_path: Path) -> None:
-    assert not has_board_on_linux(devices=tmp_path)
+    assert not has_edgetpu_board_on_linux(devices=tmp_path)
     (tmp_path / "apex_0").touch()
-    assert has_board_on_linux(devices=tmp_path)
-    assert isinstance(may_have_board(), bool)
+    assert has_edgetpu_board_on_linux(devices=tmp_path)
+    assert isinstance(may_have_edgetpu_board(), bool)
 
 
 @pytest.mark.parametrize(
