@@ -25,7 +25,7 @@ from fieldray.inference.backend import BackendKind, BackendOptions, model_file_f
 from fieldray.inference.coral_status import (
     QUERY_RUNTIME,
     Clock,
-    DeviceWatch,
+    EdgeTpuWatcher,
     FindDevices,
     HasBoard,
     QueryRuntime,
@@ -104,7 +104,7 @@ def edgetpu_kind(
             priority=priority,
         )
 
-    watch = partial(DeviceWatch, find_devices=find_devices, ask=ask, has_board=has_board, clock=clock)
+    watch = partial(EdgeTpuWatcher, find_devices=find_devices, ask=ask, has_board=has_board, clock=clock)
     return BackendKind(
         entry=EDGE_TPU,
         open=open_one,

@@ -297,7 +297,7 @@ def usb_port_notes(usb: Sequence[UsbDevice]) -> tuple[Reason, ...]:
 
 # ---- Watching for the connection and removal of an Edge TPU, in a thread of its own.
 #
-# `DeviceWatch` reads the system's list of USB devices a few times a second, which costs almost nothing. The Edge TPU
+# `EdgeTpuWatcher` reads the system's list of USB devices a few times a second, which costs almost nothing. The Edge TPU
 # runtime is queried only some time after a change. Its answer is a hint: only opening an Edge TPU shows whether it
 # works.
 
@@ -367,7 +367,7 @@ class WatchPace:
     query_delay_s: float = 3.0
 
 
-class DeviceWatch:
+class EdgeTpuWatcher:
     """A thread that watches for the connection and removal of Edge TPUs.
 
     plugged    called when an Edge TPU is connected, to start the Edge TPU

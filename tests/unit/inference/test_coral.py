@@ -19,7 +19,7 @@ from fieldray.inference.coral_status import (
     Clock,
     ConnectionChange,
     Debouncer,
-    DeviceWatch,
+    EdgeTpuWatcher,
     RuntimeReport,
     UsbDevice,
     WatchPace,
@@ -255,8 +255,8 @@ class World:
         self.has_board = False
         self.happened = threading.Condition()
 
-    def watch(self, *, clock: Clock = "std") -> DeviceWatch:
-        return DeviceWatch(
+    def watch(self, *, clock: Clock = "std") -> EdgeTpuWatcher:
+        return EdgeTpuWatcher(
             self.hear,
             plugged=lambda: self.note("plugged"),
             unplugged=lambda why: self.note(why.code),
@@ -327,7 +327,7 @@ def test_a_failing_usb_listing_does_not_end_the_watch() -> None:
             raise problems.pop()
         return READY
 
-    watch = DeviceWatch(
+    watch = EdgeTpuWatcher(
         world.hear,
         plugged=lambda: None,
         unplugged=lambda why: None,
