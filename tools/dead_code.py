@@ -32,7 +32,7 @@ _CALLED_BY_OTHERS: Final = (
     "DECODER_DEPENDENCIES",
     # The table of backends looks up these names.
     "make_backend_kind",
-    "OpenDelegate",
+    "ExclusiveEdgeTpu",
     "__call__",
     "footer",
     "normalize_text",

@@ -49,7 +49,7 @@ from fieldray.reasons import Reason, reason
 _PERFORMANCE: Final = {"std": "High", "max": "Max"}
 _ACCESS_VIOLATION: Final = 0xC0000005  # exit code of a Windows process that used forbidden memory
 _LOCK_NAME: Final = "edgetpu-{index}.lock"  # one per Edge TPU, shared by all processes of this user
-_OPENER: Final = "fieldray.inference.coral:OpenDelegate"
+_OPENER: Final = "fieldray.inference.coral:ExclusiveEdgeTpu"
 _NOT_HERE: Final = "edgetpu_not_here"
 _PERMANENT: Final = frozenset(
     {
@@ -253,7 +253,7 @@ def _load(names: Sequence[str]) -> tuple[str, ctypes.CDLL]:
     raise BackendProblem((specific or problems)[0])
 
 
-class OpenDelegate:
+class ExclusiveEdgeTpu:
     """Opens an Edge TPU for this process alone, until the process ends (an `opener` of `worker.DelegateSpec`).
 
     The constructor loads the Edge TPU runtime and opens the first Edge TPU that no other process uses. BackendProblem
