@@ -48,18 +48,18 @@ STATE_BY_USB_ID: Final[Mapping[tuple[int, int], UsbState]] = {
 class UsbDevice:
     """One Edge TPU on USB.
 
-    port            name of the USB port in the operating system
-    state           "uninitialised" until the firmware was loaded
-    port_mbit       480 for USB 2, 5000 or more for USB 3; None if unknown
-    is_writable     whether this user may use the device; None if unknown
-    is_on_weak_hub  whether the device is on a hub without a power supply; None if unknown
+    port                 name of the USB port in the operating system
+    state                "uninitialised" until the firmware was loaded
+    port_mbit            480 for USB 2, 5000 or more for USB 3; None if unknown
+    is_writable          whether this user may use the device; None if unknown
+    is_on_unpowered_hub  whether the device is on a hub without a power supply; None if unknown
     """
 
     port: str
     state: UsbState
     port_mbit: int | None = None
     is_writable: bool | None = None
-    is_on_weak_hub: bool | None = None
+    is_on_unpowered_hub: bool | None = None
 
 
 FindDevices = Callable[[], tuple[UsbDevice, ...]]
@@ -120,11 +120,11 @@ def _edgetpu(folder: Path, nodes: Path) -> UsbDevice | None:
         state=state,
         port_mbit=speed or None,
         is_writable=os.access(node, os.W_OK) if node and node.exists() else None,
-        is_on_weak_hub=_is_on_weak_hub(folder),
+        is_on_unpowered_hub=_is_on_unpowered_hub(folder),
     )
 
 
-def _is_on_weak_hub(folder: Path) -> bool | None:
+def _is_on_unpowered_hub(folder: Path) -> bool | None:
     hub, _, port = folder.name.rpartition(".")
     if not hub or not port:
         return False  # in a port of the computer itself
@@ -290,7 +290,7 @@ def usb_port_notes(usb: Sequence[UsbDevice]) -> tuple[Reason, ...]:
     edgetpu, notes = usb[0], []
     if edgetpu.port_mbit is not None and edgetpu.port_mbit < USB3_MBIT:
         notes.append(reason("coral_usb2"))
-    if edgetpu.is_on_weak_hub:
+    if edgetpu.is_on_unpowered_hub:
         notes.append(reason("coral_weak_hub"))
     return tuple(notes)
 

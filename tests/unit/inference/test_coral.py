@@ -57,8 +57,8 @@ def test_an_edgetpu_is_found_with_and_without_its_firmware(tmp_path: Path) -> No
     add_device(tmp_path / "sys", "2-1:1.0", LISTED)  # an interface
     add_device(tmp_path / "sys", "usb2", {"idVendor": "1d6b", "idProduct": "0003"})
     assert linux_devices(tmp_path) == (
-        UsbDevice(port="1-4", state="uninitialised", port_mbit=480, is_on_weak_hub=False),
-        UsbDevice(port="2-1", state="ready", port_mbit=5000, is_on_weak_hub=False),
+        UsbDevice(port="1-4", state="uninitialised", port_mbit=480, is_on_unpowered_hub=False),
+        UsbDevice(port="2-1", state="ready", port_mbit=5000, is_on_unpowered_hub=False),
     )
 
 
@@ -66,7 +66,7 @@ def test_an_edgetpu_is_found_with_and_without_its_firmware(tmp_path: Path) -> No
 def test_a_hub_without_power_of_its_own_is_found(tmp_path: Path, attributes: str | None, is_weak: bool | None) -> None:
     add_device(tmp_path / "sys", "2-1", {"bmAttributes": attributes} if attributes else {})
     add_device(tmp_path / "sys", "2-1.4", LISTED)
-    assert [edgetpu.is_on_weak_hub for edgetpu in linux_devices(tmp_path)] == [is_weak]
+    assert [edgetpu.is_on_unpowered_hub for edgetpu in linux_devices(tmp_path)] == [is_weak]
 
 
 def test_a_missing_or_incomplete_sysfs_tree_gives_no_edgetpu(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_missing_or_incomplete_sysfs_tree_gives_no_edgetpu(tmp_path: Path) -> 
     add_device(tmp_path / "sys", "2-1", {"idVendor": "18d1"})
     add_device(tmp_path / "sys", "2-2", {"idVendor": "zz", "idProduct": "9302"})
     add_device(tmp_path / "sys", "2-3", {"idVendor": "18d1", "idProduct": "9302", "speed": "unknown"})
-    assert linux_devices(tmp_path) == (UsbDevice(port="2-3", state="ready", is_on_weak_hub=False),)
+    assert linux_devices(tmp_path) == (UsbDevice(port="2-3", state="ready", is_on_unpowered_hub=False),)
 
 
 def test_the_node_of_the_device_is_where_bus_and_device_number_say(tmp_path: Path) -> None:
