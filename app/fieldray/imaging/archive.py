@@ -287,21 +287,21 @@ class FoundMembers:
 
 
 def search_members(
-    question: MemberSearch, *, opener: Opener = open_file, is_own_report: IsOwnReport = lambda _head: False
+    request: MemberSearch, *, opener: Opener = open_file, is_own_report: IsOwnReport = lambda _head: False
 ) -> FoundMembers:
     """Identify the images in some members of a zip file.
 
-    question       the zip file, and the member after which the search begins
+    request        the zip file, and the member after which the search begins
     opener         opens the path of the zip file
     is_own_report  returns whether the first bytes of a member are those of a report of this program. Such a member is
                    left out
 
     Raises Unreadable or UnsuitableImage if the whole zip file cannot be used.
     """
-    ref = ImageRef(path=question.ref.path)
+    ref = ImageRef(path=request.ref.path)
     try:
         with opener(ref.path) as stream:
-            return _next_members(open_archive(stream), ref, question.after_member, is_own_report)
+            return _next_members(open_archive(stream), ref, request.after_member, is_own_report)
     except OSError as error:
         raise file_problem(error) from error
     except MemoryError as error:

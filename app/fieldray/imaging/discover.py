@@ -95,7 +95,7 @@ def zip_search_in_this_process(
         from fieldray.imaging.archive import image_refs_in_zip, search_members
 
         return image_refs_in_zip(
-            ref, lambda question: search_members(question, opener=opener, is_own_report=is_own_report)
+            ref, lambda request: search_members(request, opener=opener, is_own_report=is_own_report)
         )
 
     return members

@@ -64,16 +64,16 @@ class ObjectContent:
 Identify = Callable[[ObjectHead], ObjectContent]
 
 
-def identify_object(question: ObjectHead, *, is_own_report: IsOwnReport = lambda _head: False) -> ObjectContent:
+def identify_object(request: ObjectHead, *, is_own_report: IsOwnReport = lambda _head: False) -> ObjectContent:
     """Identify an object by its first bytes.
 
     is_own_report  returns whether the first bytes are those of a report of this program
 
     Raises Unreadable for a damaged object, UnsuitableImage for an object without an image.
     """
-    stream = _HeadStream(question.data.tobytes(), question.size_bytes)
+    stream = _HeadStream(request.data.tobytes(), request.size_bytes)
     try:
-        found = identify_unless_own_report(stream, question.ref, is_own_report)
+        found = identify_unless_own_report(stream, request.ref, is_own_report)
     except InputProblem:
         if stream.needed_more_bytes:
             return ObjectContent(kind="longer")

@@ -16,38 +16,38 @@ from fieldray.inference.worker import OPEN_NETWORK, RUN_NETWORK, InferRequest, O
 from fieldray.processes.child import make_message_handler
 
 
-class Service:
+class NetworkService:
     """The service of a child process that loads one model once and runs images."""
 
     def __init__(self) -> None:
         self._network: Network | None = None
         self._device: Any = None
 
-    def open(self, question: OpenRequest) -> str:
+    def open(self, request: OpenRequest) -> str:
         """Load the network. Returns name and version of the runtime, and the device or threads, as one text.
 
         Raises BackendProblem, and ValueError if a network is already loaded.
         """
         if self._network:
             raise ValueError("opened already")
-        runtime, file, delegate = load_runtime(), question.file.tobytes(), question.delegate
+        runtime, file, delegate = load_runtime(), request.file.tobytes(), request.delegate
         try:
             if delegate:
                 self._device = pkgutil.resolve_name(delegate.opener)(delegate.options, file, runtime)
             self._network = Network(
                 file,
-                question.spec,
+                request.spec,
                 runtime=runtime,
-                threads=question.threads,
+                threads=request.threads,
                 delegate=self._device.delegate if self._device else None,
                 failure=delegate.failure_code if delegate else "inference",
             )
         except MemoryError as error:
             raise (memory_problem() or error) from error
-        where = self._device.detail if self._device else f"1 x {question.threads}"
+        where = self._device.detail if self._device else f"1 x {request.threads}"
         return f"{runtime.name} {runtime.version}, {where}"
 
-    def run(self, question: InferRequest) -> NetworkOutput:
+    def run(self, request: InferRequest) -> NetworkOutput:
         """Run the loaded network on the image of a request.
 
         Raises BackendProblem, and ValueError if no network is loaded yet.
@@ -55,7 +55,7 @@ class Service:
         if self._network is None:
             raise ValueError("no network is open")
         try:
-            return self._network.run(question.values)
+            return self._network.run(request.values)
         except MemoryError as error:
             raise (memory_problem() or error) from error
 
@@ -64,5 +64,5 @@ class Service:
 with contextlib.suppress(BackendProblem):
     load_runtime()
 
-_service: Final = Service()
+_service: Final = NetworkService()
 handle: Final = make_message_handler((OPEN_NETWORK, _service.open), (RUN_NETWORK, _service.run))

@@ -144,7 +144,7 @@ class WorkerBackend:
 
     def start(self, model: Model) -> None:
         """Start the child process, which loads the model's network file. Raises BackendProblem."""
-        question = OpenRequest(
+        request = OpenRequest(
             file=np.frombuffer(model_file_for(self._entry, model), np.uint8),
             spec=NetworkSpec.from_manifest(model.manifest),
             threads=self._threads,
@@ -154,7 +154,7 @@ class WorkerBackend:
             self._child.start()
         except OSError as error:
             raise BackendProblem(reason("start_failed", detail=error.strerror or str(error))) from error
-        self.detail = self._ask(OPEN_NETWORK, question, timeout_s=self._start_timeout_s)
+        self.detail = self._ask(OPEN_NETWORK, request, timeout_s=self._start_timeout_s)
         self._is_open = True
         set_priority(self.pid, self._priority)  # only for images: a start with raised priority would slow the window
 
@@ -173,9 +173,9 @@ class WorkerBackend:
         """Kill the child process at once, from any thread."""
         self._child.kill()
 
-    def _ask(self, call: Call[Q, A], question: Q, *, timeout_s: float) -> A:
+    def _ask(self, call: Call[Q, A], request: Q, *, timeout_s: float) -> A:
         try:
-            return call.ask(self._child, question, timeout_s=timeout_s)
+            return call.ask(self._child, request, timeout_s=timeout_s)
         except (ChildDied, ChildTimeout) as error:
             if isinstance(error, ChildDied):
                 log.warning("the model's process ended with %s: %s", error.exit_code, error.last_stderr)

@@ -20,7 +20,7 @@ from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem
 from fieldray.inference.backend import NetworkOutput
 from fieldray.inference.litert import MEMORY_LIMIT_MB, RUNTIME, NetworkSpec
-from fieldray.inference.service import Service
+from fieldray.inference.service import NetworkService
 from fieldray.inference.worker import InferRequest, OpenRequest, WorkerBackend
 from fieldray.processes.child import Child, decode_message, encode_message, make_message_handler
 from fieldray.processes.wire import Message, read_message, write_message
@@ -163,7 +163,7 @@ def test_an_impossible_answer_cannot_be_created(change: Any) -> None:
 
 
 def test_the_service_opens_and_runs() -> None:
-    service = Service()
+    service = NetworkService()
     assert service.open(opening()).endswith(", 1 x 1")
     answer = service.run(InferRequest(values=tiny_inputs()[0]))
     assert answer.scores[0] == pytest.approx(tiny_scores(tiny_inputs()[:1])[0, 0], abs=0.008)
@@ -173,6 +173,6 @@ def test_the_service_opens_and_runs() -> None:
 
 def test_the_service_refuses_messages_in_the_wrong_order() -> None:
     with pytest.raises(ValueError, match="no network"):
-        Service().run(InferRequest(values=tiny_inputs()[0]))
+        NetworkService().run(InferRequest(values=tiny_inputs()[0]))
     with pytest.raises(KeyError):
         make_message_handler()(Message({"call": "erase", "value": {}}))
