@@ -17,7 +17,7 @@ from fieldray.desktop.packs_page import PackDialog, choose_button_lines
 from fieldray.domain.prior import prior_from
 from fieldray.domain.run import RunChanged
 from fieldray.errors import PackNotTrusted
-from fieldray.packs.naming import group_digits
+from fieldray.packs.naming import group_fingerprint_digits
 from fieldray.packs.site_choices import REMEMBERED_PACKS_FILE_NAME, RememberedPack
 from fieldray.reasons import reason
 from fieldray.settings import Settings, load
@@ -365,7 +365,7 @@ def test_an_open_question_is_shown_again_when_the_language_changes(desk: Desk, a
 
 
 def test_the_question_about_a_key_names_the_pack_that_is_there_now(desk: Desk) -> None:
-    packs, other = desk.bench.packs, group_digits("ab" * 32)
+    packs, other = desk.bench.packs, group_fingerprint_digits("ab" * 32)
     plug_in(desk, trust="unknown_key", problem=reason("pack_legacy"))
     entry = desk.rooms.library.on_drives[EDGETPU][0]
     desk.rooms.library.problems[MEANWHILE] = PackNotTrusted(entry.fingerprint)

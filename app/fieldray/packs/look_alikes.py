@@ -63,7 +63,7 @@ def is_visible_text(text: str) -> bool:
     return any(letter.isalnum() and _is_seen(letter) for letter in unicodedata.normalize("NFKD", text))
 
 
-def look_alike(text: str, other: str) -> bool:
+def are_look_alikes(text: str, other: str) -> bool:
     """Return whether two texts look so similar, in upper or lower case, that a person may confuse them."""
     return not _skeletons(text).isdisjoint(_skeletons(other))
 

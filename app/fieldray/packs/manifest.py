@@ -37,7 +37,7 @@ from fieldray.domain.model import (
 from fieldray.errors import PackProblem
 from fieldray.formatting import class_synonyms
 from fieldray.packs import naming
-from fieldray.packs.look_alikes import is_visible_text, look_alike
+from fieldray.packs.look_alikes import are_look_alikes, is_visible_text
 from fieldray.packs.reading import canonical_json, manifest_error, parse_json_object
 from fieldray.paths import catalogue_paths
 from fieldray.reasons import reason
@@ -202,7 +202,7 @@ def class_names_problem(names: Mapping[str, Mapping[str, str]]) -> tuple[str, st
         taken |= dict.fromkeys(words, "another class of the program")
         for text in texts.values():
             for name, owner in taken.items():
-                if look_alike(text, name):
+                if are_look_alikes(text, name):
                     return category, f"must not be {text}, which looks like the name of {owner}: {name}"
     return None
 

@@ -68,10 +68,10 @@ def parse_fingerprint(text: str) -> str:
     Letter case does not matter. Spaces, colons or hyphens may separate the digits.
     """
     digits = _SEPARATORS.sub("", text).lower()
-    return group_digits(digits) if _DIGITS.fullmatch(digits) else ""
+    return group_fingerprint_digits(digits) if _DIGITS.fullmatch(digits) else ""
 
 
-def group_digits(digits: str) -> str:
+def group_fingerprint_digits(digits: str) -> str:
     """Format the 64 digits of a fingerprint as 16 groups of 4, joined by hyphens."""
     return "-".join(digits[start : start + 4] for start in range(0, 64, 4))
 

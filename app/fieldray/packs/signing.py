@@ -34,7 +34,7 @@ from msgspec.structs import replace
 
 from fieldray.errors import PackProblem, StorageProblem, UsageProblem
 from fieldray.packs.manifest import FINGERPRINT_PATTERN, ID_PATTERN, SHA256_PATTERN, VERSION_PATTERN
-from fieldray.packs.naming import group_digits, parse_fingerprint, version_key
+from fieldray.packs.naming import group_fingerprint_digits, parse_fingerprint, version_key
 from fieldray.packs.reading import canonical_json, parse_json_object
 from fieldray.persistence import (
     PRIVATE_MODE,
@@ -122,7 +122,7 @@ def verify(manifest: bytes, *, signature: bytes) -> str:
 
 def fingerprint_of(raw_key: bytes) -> str:
     """Return the fingerprint of a raw public key."""
-    return group_digits(hashlib.sha256(raw_key).hexdigest())
+    return group_fingerprint_digits(hashlib.sha256(raw_key).hexdigest())
 
 
 def require_fingerprint(text: str) -> str:
