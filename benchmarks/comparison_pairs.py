@@ -85,7 +85,7 @@ def _reader() -> Iterator[Callable[[Path], FramedImage | None]]:
     from fieldray.workers.pool import open_workers
 
     settings, _ = load()
-    finder = PackLibrary(data_folder()).load_shipped_lungs()
+    finder = PackLibrary(data_folder()).load_shipped_lung_pack()
     assert finder is not None
     known: dict[Path, FramedImage | None] = {}
     with contextlib.closing(open_workers(settings, 1)) as readers:

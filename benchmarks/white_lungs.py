@@ -46,7 +46,7 @@ class LungFinder:
     """Finds lungs with the shipped lung-field network, which runs in this process."""
 
     def __init__(self, home: Path) -> None:
-        model = PackLibrary(home).load_shipped_lungs()
+        model = PackLibrary(home).load_shipped_lung_pack()
         assert model is not None and model.manifest.lung_rules is not None
         spec = NetworkSpec(input=model.manifest.input, outputs=model.manifest.outputs, label_count=len(LUNG_CHECKS))
         self._input, self._rules = model.manifest.input, model.manifest.lung_rules

@@ -28,7 +28,7 @@ from fieldray.domain.run import Progress, Run, RunChanged
 from fieldray.errors import FieldrayError
 from fieldray.formatting import time_text
 from fieldray.packs.naming import PackCandidate
-from fieldray.packs.verified import uninstalled_manifest
+from fieldray.packs.verified import manifest_of_removed_pack
 from fieldray.reasons import Reason, reason
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class ScreeningController(QObject):
         self._name_waiting()
         self.paths, self.past_run = tuple(map(Path, run.spec.paths)), run
         self.run_models, model = models, models[0]
-        self.manifest = model.manifest if model else uninstalled_manifest(run.spec.packs[0].trust)
+        self.manifest = model.manifest if model else manifest_of_removed_pack(run.spec.packs[0].trust)
         self.run_id, self.progress = run.run_id, None
         is_over: dict[str, State] = {"finished": "finished", "failed": "failed"}
         self._enter(is_over.get(run.state, "cancelled"))

@@ -35,7 +35,7 @@ from fieldray.packs.naming import (
     is_legacy,
     is_pack,
     pack_folders,
-    packs_in,
+    pack_folders_inside,
     packs_named,
     version_key,
     version_preference,
@@ -137,7 +137,7 @@ class PackLibrary:
         """
         path, name = Path(name_or_path), str(name_or_path)
         if path.is_dir() and not any(found.has_name(name) for found in (*self.installed(), *self.builtin())):
-            matches = self._listed(path, "drive", lambda folder: pack_folders(folder) or packs_in(folder))
+            matches = self._listed(path, "drive", lambda folder: pack_folders(folder) or pack_folders_inside(folder))
         else:
             called = [found for found in self.available() if found.has_name(name)]
             matches = packs_named(name, called)
@@ -180,7 +180,7 @@ class PackLibrary:
             require_legacy_files(folder)
             if not allow_legacy:
                 raise PackProblem(reason("pack_legacy"))
-            return replace(load_legacy(folder), lungs=self.load_shipped_lungs())
+            return replace(load_legacy(folder), lungs=self.load_shipped_lung_pack())
         pack, trust = self._admitted(folder, allow_older=allow_older)
         self._require_own_name(pack.manifest, trust, named=signer)
         require_classifier(pack.manifest.description)
@@ -289,7 +289,7 @@ class PackLibrary:
 
     def _of_root(self, root: Path, origin: PackOrigin) -> tuple[PackCandidate, ...]:
         """List the packs of a root folder. The highest version, which is the default, comes first."""
-        found = self._listed(root, origin, packs_in) if root.is_dir() else ()
+        found = self._listed(root, origin, pack_folders_inside) if root.is_dir() else ()
         return tuple(sorted(found, key=version_preference, reverse=True))
 
     def _candidate(self, folder: Path, origin: PackOrigin) -> PackCandidate:
@@ -355,7 +355,7 @@ class PackLibrary:
 
     # ---- companions
 
-    def load_shipped_lungs(self) -> Model | None:
+    def load_shipped_lung_pack(self) -> Model | None:
         """Load the lung-field pack that ships with the program.
 
         Classifiers that require no lung-field pack use it, too.
@@ -422,7 +422,9 @@ class PackLibrary:
         """
         companion = requirement_text(requirement)
         roots = dict.fromkeys((folder.parent, self._installed_root, self._builtin_root))
-        folders = [path for root in roots if root.is_dir() for path in raising_fieldray_errors(packs_in)(root)]
+        folders = [
+            path for root in roots if root.is_dir() for path in raising_fieldray_errors(pack_folders_inside)(root)
+        ]
         here = [(path, one) for path in folders if (one := _readable_manifest(path)) and _is_meant(one, requirement)]
         ranked = [(not self._is_builtin(*each), version_key(each[1].description.version), *each) for each in here]
         found = sorted(ranked, key=lambda each: each[:2], reverse=True)

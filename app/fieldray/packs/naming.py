@@ -110,11 +110,11 @@ def pack_folders(folder: Path) -> tuple[Path, ...]:
     if is_pack(folder):
         return (folder,)
     inside = folder / DRIVE_FOLDER
-    packs = packs_in(inside) if stat.S_ISDIR(_mode(inside)) else ()
+    packs = pack_folders_inside(inside) if stat.S_ISDIR(_mode(inside)) else ()
     return (*packs, folder) if is_legacy(folder) else packs
 
 
-def packs_in(folder: Path) -> tuple[Path, ...]:
+def pack_folders_inside(folder: Path) -> tuple[Path, ...]:
     """Return the folders of the packs directly inside a folder, sorted by name.
 
     At most 10,000 entries are examined, and at most 100 packs returned. Raises OSError.

@@ -426,7 +426,7 @@ LEGACY_MANIFEST: Final = Manifest(
 )
 
 
-def uninstalled_manifest(trust: Trust) -> Manifest | None:
+def manifest_of_removed_pack(trust: Trust) -> Manifest | None:
     """Return the manifest of a pack that is no longer on this computer; None if the manifest is lost with the pack.
 
     Only the manifest of a legacy model (see the module) is returned, because that manifest is part of the program. All

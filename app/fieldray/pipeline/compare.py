@@ -279,7 +279,7 @@ def system_comparer_factory(settings: Settings) -> OpenComparer:
     """
 
     def opened(ends: contextlib.ExitStack) -> PairComparer:
-        finder = PackLibrary(data_folder()).load_shipped_lungs()
+        finder = PackLibrary(data_folder()).load_shipped_lung_pack()
         if finder is None:
             raise PackProblem(reason("compare_no_lungs_pack"))
         workers = ends.enter_context(contextlib.closing(open_workers(settings, _WORKERS)))

@@ -198,10 +198,10 @@ def find_manifest(spec: PackSpec, packs: Sequence[Model] = ()) -> Manifest | Non
     for pack in packs:
         if _is_model_of(pack, spec):
             return pack.manifest
-    from fieldray.packs.verified import uninstalled_manifest
+    from fieldray.packs.verified import manifest_of_removed_pack
 
     found = find_used_pack(spec)
-    return found.manifest if found else uninstalled_manifest(spec.trust)
+    return found.manifest if found else manifest_of_removed_pack(spec.trust)
 
 
 def find_used_pack(spec: PackSpec, models: Sequence[Model] = ()) -> Model | None:

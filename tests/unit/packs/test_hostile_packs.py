@@ -13,7 +13,7 @@ import pytest
 
 from fieldray.errors import PackNotTrusted, PackProblem, StorageProblem
 from fieldray.packs.library import PackLibrary
-from fieldray.packs.naming import packs_in
+from fieldray.packs.naming import pack_folders_inside
 from fieldray.packs.reading import packs_on_drives, raising_fieldray_errors
 from fieldray.packs.signing import fingerprint_of
 from fieldray.reasons import reason
@@ -102,7 +102,7 @@ def test_system_errors_and_own_reasons_are_raised_unchanged(tmp_path: Path) -> N
 def test_a_pack_is_found_among_many_other_folders(drive: Path, good: Path) -> None:
     for number in range(300):
         (drive / "fieldray" / f"a{number:03}").mkdir()
-    assert packs_in(drive / "fieldray") == (good,)
+    assert pack_folders_inside(drive / "fieldray") == (good,)
 
 
 @needs_posix

@@ -16,7 +16,7 @@ from fieldray.packs.naming import (
     is_pack,
     is_version,
     pack_folders,
-    packs_in,
+    pack_folders_inside,
     parse_fingerprint,
     signed_name,
     split_pack_name,
@@ -145,7 +145,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     (tmp_path / "linked").mkdir()
     for name in ("manifest.json", LEGACY_CPU_NAME):
         (tmp_path / "linked" / name).symlink_to(target / name)
-    assert packs_in(tmp_path / "packs") == pack_folders(tmp_path / "drive") == ()
+    assert pack_folders_inside(tmp_path / "packs") == pack_folders(tmp_path / "drive") == ()
     assert not is_pack(tmp_path / "linked") and not is_legacy(tmp_path / "linked")
     assert is_pack(target) and is_legacy(target)
 
@@ -153,7 +153,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 def test_at_most_a_hundred_packs_are_searched(tmp_path: Path) -> None:
     for number in range(101):
         pack(tmp_path / f"{number:03}")
-    assert packs_in(tmp_path) == tuple(tmp_path / f"{number:03}" for number in range(100))
+    assert pack_folders_inside(tmp_path) == tuple(tmp_path / f"{number:03}" for number in range(100))
 
 
 def test_a_bare_model_is_found_by_its_usual_names_or_by_a_given_name(tmp_path: Path) -> None:
