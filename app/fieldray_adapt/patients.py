@@ -22,7 +22,7 @@ NO_PATIENT_SHA256: Final = patient_sha256("")
 """The SHA-256 of the empty patient number, of images without a patient number. No table may have this digest."""
 
 
-def hash_share(patient: str, *, seed: int) -> float:
+def patient_hash_fraction(patient: str, *, seed: int) -> float:
     """Return a number in 0..1 that depends only on the patient number and `seed`.
 
     The numbers of many patients are uniformly distributed.

@@ -46,7 +46,9 @@ def _audited(rows: list[Row], recipe: ClassifierRecipe, pack: Path, *, folder: P
     with (folder / "labels.csv").open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(["image", "label", "patient"])
-        writer.writerows([row.path.resolve(), int(truth), row.person] for row, truth in zip(rows, truths, strict=True))
+        writer.writerows(
+            [row.path.resolve(), int(truth), row.person_id] for row, truth in zip(rows, truths, strict=True)
+        )
     asked = [
         "--labels",
         folder / "labels.csv",

@@ -254,7 +254,7 @@ class Dataset:
             images=self.image_set.images[chosen],
             targets=self.targets[chosen],
             sources=tuple(row.source for row in rows),
-            patients=tuple(row.person for row in rows),
+            patients=tuple(row.person_id for row in rows),
             lungs=None if self.image_set.lungs is None else self.image_set.lungs[chosen],
         )
 
@@ -280,7 +280,7 @@ def data_step(run: Run) -> StepFacts:
     write_atomically(run.step_folder("data") / SPLIT_NAME, _split_file(image_set.rows, parts))
     split = _read_split(run.step_folder("data") / SPLIT_NAME)
     known, digests = count_split_table_patients(rows, recipe.split), _digests(rows, split)
-    people = [row.person for row in image_set.rows]
+    people = [row.person_id for row in image_set.rows]
     facts = DataFigures(
         images={part: parts.count(part) for part in (*PARTS, "none")},
         patients={part: len({who for who, own in zip(people, parts, strict=True) if own == part}) for part in PARTS},

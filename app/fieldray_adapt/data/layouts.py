@@ -24,8 +24,8 @@ from fieldray_adapt.files import file_sha256
 from fieldray_adapt.patients import (
     NO_PATIENT_SHA256,
     find_similar_patient_numbers,
-    hash_share,
     merge_patients_sharing_files,
+    patient_hash_fraction,
     patient_sha256,
 )
 from fieldray_adapt.recipes.shared import Source, Split
@@ -88,7 +88,7 @@ class Row:
     sha256: str = ""
 
     @property
-    def person(self) -> str:
+    def person_id(self) -> str:
         """A text that identifies the patient: the patient number. Equal numbers in two sources mean one person.
 
         Each image without a patient number counts as a separate person, identified by the SHA-256 of the file. If the
@@ -382,7 +382,8 @@ def _by_random(rows: Sequence[Row], split: Split) -> list[str]:
     If two patient numbers share an identical file, both get one part. New patients do not change the part of other
     patients.
     """
-    settled, persons = _settled(split.table), merge_patients_sharing_files([(row.person, row.sha256) for row in rows])
+    settled = _settled(split.table)
+    persons = merge_patients_sharing_files([(row.person_id, row.sha256) for row in rows])
     known: dict[str, str] = {}
     for row, person in zip(rows, persons, strict=True):
         if said := settled.get(patient_sha256(row.patient)):
@@ -391,7 +392,7 @@ def _by_random(rows: Sequence[Row], split: Split) -> list[str]:
     def part(row: Row, person: str) -> str:
         if found := settled.get(patient_sha256(row.patient)) or known.get(person):
             return found
-        share = hash_share(person, seed=split.seed)
+        share = patient_hash_fraction(person, seed=split.seed)
         if share < split.test_share:
             return "test"
         return "validation" if share < split.test_share + split.validation_share else "training"
@@ -491,7 +492,7 @@ def find_leaks(rows: Sequence[Row], parts: Sequence[str]) -> Iterator[Reason]:
     reported = set[str]()
     seen: dict[str, tuple[str, Row]] = {}
     for row, part, person in zip(
-        rows, parts, merge_patients_sharing_files([(row.person, row.sha256) for row in rows]), strict=True
+        rows, parts, merge_patients_sharing_files([(row.person_id, row.sha256) for row in rows]), strict=True
     ):
         if part == "none" or not row.patient:
             continue

@@ -191,7 +191,7 @@ class EvaluatedImages:
     @property
     def patients(self) -> list[str]:
         """The patient number of each image, or another text that identifies the patient."""
-        return [row.person for row in self.rows]
+        return [row.person_id for row in self.rows]
 
     @property
     def sources(self) -> NDArray[np.str_]:

@@ -324,7 +324,7 @@ def _ood_rows(run: Run) -> list[Row]:
 
 
 def _refused(gate: OutOfDistributionCheck, answers: NetworkOutputs, rows: Sequence[Row]) -> Share:
-    return share_of_hits(ood_distances(gate, answers.features) > gate.limit, patients=[row.person for row in rows])
+    return share_of_hits(ood_distances(gate, answers.features) > gate.limit, patients=[row.person_id for row in rows])
 
 
 EVALUATE_STEP: Final = Step(

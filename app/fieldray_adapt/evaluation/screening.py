@@ -75,7 +75,7 @@ def _case(number: int, row: Row, outcome: Outcome, *, label: str, truth: bool) -
     return Case(
         image=outcome.ref.key,
         row_id=number,
-        patient=row.person,
+        patient=row.person_id,
         truth=truth,
         score=score,
         category=category,

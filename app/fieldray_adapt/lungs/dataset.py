@@ -169,7 +169,7 @@ def data_step(run: Run) -> StepFacts:
         "images": images,
         "masks": np.stack([mask_share_grid(read_mask(pair.mask), recipe.input.height) for pair in pairs]),
         "image_parts": np.array(parts),
-        "image_patients": np.array([row.person for row in rows]),
+        "image_patients": np.array([row.person_id for row in rows]),
         "image_sources": np.array([row.source for row in rows]),
         "image_paths": np.array([str(row.path) for row in rows]),
         "mask_paths": np.array([str(pair.mask) for pair in pairs]),
@@ -219,7 +219,7 @@ def _check_images(
         "s": found.images[..., 0],
         "_parts": np.array(assign_parts(found.rows, run.recipe.split, ())),
         "_sources": np.array([row.source for row in found.rows]),
-        "_patients": np.array([row.person for row in found.rows]),
+        "_patients": np.array([row.person_id for row in found.rows]),
     }
 
 

@@ -85,7 +85,7 @@ def find_repeated_images(pairs: Sequence[ImageMaskPair]) -> Iterator[Reason]:
         first = seen.setdefault(digest, pair)
         if first is pair:
             continue
-        if first.row.person != pair.row.person or first.evaluate_only != pair.evaluate_only:
+        if first.row.person_id != pair.row.person_id or first.evaluate_only != pair.evaluate_only:
             detail = f"the image {pair.row.path.name} is listed twice, first as {first.row.origin} of the patient "
             yield pair.problem(f"{detail}{first.row.patient}, so it would be in two parts of the split")
         else:
