@@ -19,7 +19,7 @@ from fieldray.domain.model import InputSpec, PackRequirement
 from fieldray.errors import UsageProblem
 from fieldray.packs.verified import read_pack
 from fieldray_adapt.command import check_recipe, run_recipe
-from fieldray_adapt.data.augmentation import Augmentation, apply_motion, draw_motion
+from fieldray_adapt.data.augmentation import Augmentation, apply_geometric_change, draw_geometric_change
 from fieldray_adapt.data.image_set import LungFinder, read_images, read_rows
 from fieldray_adapt.evaluation.evaluate import evidence_figures, evidence_shares, heat_map_span
 from fieldray_adapt.networks.architectures import resnet50
@@ -153,9 +153,9 @@ def test_an_image_and_its_lungs_move_alike() -> None:
     large, small = np.zeros((64, 64), np.uint8), np.zeros((32, 32), np.uint8)
     large[16:40, 8:32] = small[8:20, 4:16] = 255
     for seed in range(10):
-        motion = draw_motion(settings, np.random.default_rng(seed))
-        shrunk = apply_motion(large, motion).reshape(32, 2, 32, 2).mean((1, 3))
-        assert np.abs(shrunk - apply_motion(small, motion)).mean() < 8  # of 255 levels; only the edges differ
+        motion = draw_geometric_change(settings, np.random.default_rng(seed))
+        shrunk = apply_geometric_change(large, motion).reshape(32, 2, 32, 2).mean((1, 3))
+        assert np.abs(shrunk - apply_geometric_change(small, motion)).mean() < 8  # of 255 levels; only the edges differ
 
 
 @pytest.mark.adapt

@@ -79,7 +79,7 @@ class Augmentation(SharedAugmentation):
     )
 
 
-Motion = tuple[float, float, float, float, float, float]
+GeometricChange = tuple[float, float, float, float, float, float]
 """A geometric change of an image, as six numbers.
 
 The numbers are rotation (radians), horizontal zoom, vertical zoom, horizontal shift, vertical shift, and mirroring (-1
@@ -88,7 +88,7 @@ for a mirror image, else 1). Shifts are shares of the image's side.
 
 
 def augment(
-    image: GreyImage, settings: Augmentation, *, generator: np.random.Generator, motion: Motion | None = None
+    image: GreyImage, settings: Augmentation, *, generator: np.random.Generator, motion: GeometricChange | None = None
 ) -> GreyImage:
     """Return a randomly augmented copy of a grey image (rows, columns) uint8.
 
@@ -99,13 +99,13 @@ def augment(
     motion
         The geometric change. None to draw a random geometric change.
     """
-    shifted = apply_motion(image, motion or draw_motion(settings, generator))
+    shifted = apply_geometric_change(image, motion or draw_geometric_change(settings, generator))
     recoloured = np.take(_tone_table(settings, generator), shifted)
     return _spoiled(_shaded(recoloured, settings, generator), settings, generator)
 
 
-def draw_motion(settings: Augmentation, generator: np.random.Generator) -> Motion:
-    """Draw a random geometric change within the limits of `settings`. `apply_motion` applies the change to images."""
+def draw_geometric_change(settings: Augmentation, generator: np.random.Generator) -> GeometricChange:
+    """Draw a random geometric change within `settings`. `apply_geometric_change` applies the change to images."""
     if not any((settings.shift, settings.scale, settings.stretch, settings.rotation_degrees, settings.flip)):
         return _STILL
     angle = math.radians(generator.uniform(-1, 1) * settings.rotation_degrees)
@@ -115,10 +115,10 @@ def draw_motion(settings: Augmentation, generator: np.random.Generator) -> Motio
     return angle, math.exp(zoom + stretch), math.exp(zoom - stretch), float(shift_x), float(shift_y), mirror
 
 
-_STILL: Final[Motion] = (0.0, 1.0, 1.0, 0.0, 0.0, 1.0)
+_STILL: Final[GeometricChange] = (0.0, 1.0, 1.0, 0.0, 0.0, 1.0)
 
 
-def apply_motion(image: GreyImage, motion: Motion) -> GreyImage:
+def apply_geometric_change(image: GreyImage, motion: GeometricChange) -> GreyImage:
     """Apply a geometric change to an image (rows, columns) uint8. Returns an image of equal size."""
     if motion == _STILL:
         return image
@@ -209,7 +209,7 @@ class PairAugmentation(SharedAugmentation):
     collimation: float = key("Probability of black or white borders.", default=0.0, low=0, high=1)
 
     @property
-    def tone_augmentation(self) -> Augmentation:
+    def grey_level_augmentation(self) -> Augmentation:
         """Settings of `augment` with only those changes that move no pixel, such as contrast, blur and noise."""
         names = ("gamma", "contrast", "brightness", "shading", "blur_pixels", "noise", "coarsen")
         return Augmentation(**{name: getattr(self, name) for name in names})
@@ -239,7 +239,7 @@ def augment_appearance(image: GreyImage, settings: PairAugmentation, *, generato
 
     No pixel is moved.
     """
-    image = augment(image, settings.tone_augmentation, generator=generator)
+    image = augment(image, settings.grey_level_augmentation, generator=generator)
     if settings.opacities and generator.random() < settings.opacities:
         image = _opacified(image, generator)
     if generator.random() < settings.letters:

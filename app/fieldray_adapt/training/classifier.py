@@ -17,7 +17,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from fieldray.domain.metrics import auc
-from fieldray_adapt.data.augmentation import Augmentation, apply_motion, augment, draw_motion
+from fieldray_adapt.data.augmentation import Augmentation, apply_geometric_change, augment, draw_geometric_change
 from fieldray_adapt.files import digest
 from fieldray_adapt.networks.specification import Specification, Weights
 from fieldray_adapt.training.engine_choice import open_engine
@@ -404,10 +404,10 @@ def augmented_batch(
     """
     channels, images, lungs = samples.images.shape[3], [], []
     for index in chosen:
-        motion = draw_motion(settings, generator)
+        motion = draw_geometric_change(settings, generator)
         images.append(augment(samples.images[index, :, :, 0], settings, generator=generator, motion=motion))
         if samples.lungs is not None:
-            lungs.append(apply_motion(samples.lungs[index], motion))
+            lungs.append(apply_geometric_change(samples.lungs[index], motion))
     whole = scale_to_unit(np.stack(images)[..., None])
     shares = np.stack(lungs).astype(np.float32) / np.float32(255) if lungs else None
     return np.repeat(whole, channels, axis=3) if channels > 1 else whole, shares
