@@ -10,7 +10,7 @@ import pytest
 
 from fieldray.domain.model import LUNG_CHECKS, InputSpec
 from fieldray_adapt.data.augmentation import PairAugmentation, augment_with_mask, whiten_lung
-from fieldray_adapt.data.check_images import (
+from fieldray_adapt.data.images_for_checks import (
     CHEST_PART_KINDS,
     OOD_KIND_WEIGHTS,
     SYNTHETIC_KINDS,

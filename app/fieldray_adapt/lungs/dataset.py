@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fieldray_adapt.data.check_images import ImagesForChecks
 from fieldray_adapt.data.image_set import add_digests, read_images, read_images_or_fail, read_rows, rows_digest
+from fieldray_adapt.data.images_for_checks import ImagesForChecks
 from fieldray_adapt.data.layouts import assign_parts, find_rows
 from fieldray_adapt.files import digest, file_sha256, save_arrays
 from fieldray_adapt.lungs.figures import LungDataFigures

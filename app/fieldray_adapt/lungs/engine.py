@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fieldray.domain.metrics import sigmoid
 from fieldray.domain.model import LUNG_CHECKS
-from fieldray_adapt.data.check_images import UNKNOWN_TARGET
+from fieldray_adapt.data.images_for_checks import UNKNOWN_TARGET
 from fieldray_adapt.lungs.dataset import resize_images
 from fieldray_adapt.lungs.networks import PUBLISHED_MARGIN, compact_unet, published_mask_side, published_unet
 from fieldray_adapt.lungs.recipe import LungNetwork, LungTraining

@@ -19,7 +19,7 @@ from PIL import Image
 
 from fieldray.domain.metrics import Share, bootstrap_interval, share_of_hits
 from fieldray.domain.model import LUNG_CHECKS
-from fieldray_adapt.data.check_images import OOD_KIND_WEIGHTS, ImagesForChecks, reorient
+from fieldray_adapt.data.images_for_checks import OOD_KIND_WEIGHTS, ImagesForChecks, reorient
 from fieldray_adapt.evaluation.figures import Interval
 from fieldray_adapt.lungs.dataset import LungData, load_lung_data
 from fieldray_adapt.lungs.engine import MaskEngine

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fieldray.domain.model import LUNG_CHECKS, GoldenVectors
 from fieldray.packs.manifest import GoldenTolerance, LungCheck, LungFieldsManifest, LungOutputs
 from fieldray.packs.verified import golden_files
-from fieldray_adapt.data.check_images import SYNTHETIC_KINDS, reorient
+from fieldray_adapt.data.images_for_checks import SYNTHETIC_KINDS, reorient
 from fieldray_adapt.files import to_builtins
 from fieldray_adapt.lungs.figures import (
     LungDataFigures,

@@ -18,7 +18,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from fieldray_adapt.data.augmentation import augment_with_mask, whiten_lung
-from fieldray_adapt.data.check_images import UNKNOWN_TARGET, ImagesForChecks
+from fieldray_adapt.data.images_for_checks import UNKNOWN_TARGET, ImagesForChecks
 from fieldray_adapt.files import digest, to_builtins
 from fieldray_adapt.lungs.dataset import LungData, load_lung_data, resize_images
 from fieldray_adapt.lungs.engine import Batch, MaskEngine, set_thread_count
