@@ -274,7 +274,7 @@ def test_images_are_read_once_and_bad_ones_left_out_with_a_reason(tmp_path: Path
 
     image_set = read(_known(rows))
     assert seen == [1, 2, 3, 4] and len(image_set.rows) == len(image_set.images) == 2
-    assert image_set.left_out == (
+    assert image_set.left_out_reasons == (
         ("1.png", "This file is not a DICOM, PNG or JPEG image."),
         ("2.png", "The file no longer exists."),
     )

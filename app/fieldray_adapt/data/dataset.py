@@ -247,15 +247,15 @@ class Dataset:
         """Return the images of a part ("training", "validation" or "test") as training samples."""
         return self.samples_at(self.indices(part))
 
-    def samples_at(self, chosen: NDArray[np.int64]) -> Samples:
-        """Return the images with these indices as training samples."""
-        rows = [self.image_set.rows[index] for index in chosen]
+    def samples_at(self, indices: NDArray[np.int64]) -> Samples:
+        """Return the images with the indices `indices` as training samples."""
+        rows = [self.image_set.rows[index] for index in indices]
         return Samples(
-            images=self.image_set.images[chosen],
-            targets=self.targets[chosen],
+            images=self.image_set.images[indices],
+            targets=self.targets[indices],
             sources=tuple(row.source for row in rows),
             patients=tuple(row.person_id for row in rows),
-            lungs=None if self.image_set.lungs is None else self.image_set.lungs[chosen],
+            lungs=None if self.image_set.lungs is None else self.image_set.lungs[indices],
         )
 
 
@@ -288,8 +288,8 @@ def data_step(run: Run) -> StepFacts:
             part != "none" and row.patient in ("", row.path.name)
             for row, part in zip(image_set.rows, parts, strict=True)
         ),
-        left_out=len(image_set.left_out),
-        left_out_examples=image_set.left_out[:_REPORTED],
+        left_out=len(image_set.left_out_reasons),
+        left_out_examples=image_set.left_out_reasons[:_REPORTED],
         duplicates=found.figures([row.origin for row in image_set.rows], max_examples=_REPORTED),
         labels={label.code: count_label(parts, targets, column) for column, label in enumerate(recipe.labels)},
         patients_of_table=known.get("patients_of_table"),

@@ -144,7 +144,7 @@ class ImageSet:
         The table row of each image.
     images
         The inputs of the network, (n, height, width, channels) uint8.
-    left_out
+    left_out_reasons
         Origin and reason of each image that could not be read or is not suitable.
     lungs
         The share of lung in each cell of the input, (n, LUNG_GRID_SIDE, LUNG_GRID_SIDE) uint8, 255 for all lung. None
@@ -153,7 +153,7 @@ class ImageSet:
 
     rows: tuple[Row, ...]
     images: NDArray[np.uint8]
-    left_out: tuple[tuple[str, str], ...]
+    left_out_reasons: tuple[tuple[str, str], ...]
     lungs: NDArray[np.uint8] | None = None
 
 
@@ -203,7 +203,7 @@ def read_images(
     return ImageSet(
         rows=tuple(rows[index] for index in kept),
         images=images[kept] if len(kept) < len(rows) else images,
-        left_out=tuple((rows[int(index)].origin, sentence) for index, sentence in problems.items()),
+        left_out_reasons=tuple((rows[int(index)].origin, sentence) for index, sentence in problems.items()),
         lungs=lungs[kept] if lung_pack else None,
     )
 
@@ -222,7 +222,7 @@ def read_images_or_fail(
     the exceptions of `read_images`.
     """
     found = read_images(rows, spec, cache=cache, progress=progress)
-    for origin, sentence in found.left_out:
+    for origin, sentence in found.left_out_reasons:
         raise UsageProblem(reason("data_unreadable", path=origin, detail=sentence))
     return found.rows, found.images[..., 0]
 
