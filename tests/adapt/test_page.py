@@ -49,7 +49,7 @@ def test_texts_from_outside_are_escaped_and_plots_are_not() -> None:
 
 def test_columns_of_numbers_are_set_right() -> None:
     table = Table(head=("name", "images", "share", "note"), rows=[["a", "1,024", "0.5", "x"], ["b", "7", "-", "1"]])
-    assert table.number_columns == {1, 2}
+    assert table.numeric_column_indices == {1, 2}
     assert _html(table).count('class="number"') == 6
 
 

@@ -52,7 +52,7 @@ def write_report(path: Path, results: StudyResults) -> None:
         Section(title="One-shot pruning", parts=[_table(results.baselines)] if results.baselines else []),
         Section(title="Time per iteration of the original", parts=profiled),
     ]
-    write_published(path, render_page(Report(title=f"Pruning study {results.study}", lead=_NOTE, sections=sections)))
+    write_published(path, render_page(Report(title=f"Pruning study {results.study}", intro=_NOTE, sections=sections)))
 
 
 def _plots(curves: Sequence[PruningCurve], others: Mapping[str, tuple[float, float]]) -> list[ReportPart]:
@@ -123,6 +123,6 @@ def _curve(name: str, rows: Sequence[MeasuredIteration], original: NetworkFigure
     return PruningCurve(
         name=name,
         quality=[original.test_accuracy, *(row.test_accuracy for row in rows)],
-        before=[None, *(row.validation_accuracy_before_retraining for row in rows)],
+        quality_before_retraining=[None, *(row.validation_accuracy_before_retraining for row in rows)],
         speed_up=[original.speed_up["int8"], *(row.speed_up["int8"] for row in rows)],
     )

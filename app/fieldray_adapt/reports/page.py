@@ -41,7 +41,7 @@ class Table:
     kind: str = "table"
 
     @property
-    def number_columns(self) -> frozenset[int]:
+    def numeric_column_indices(self) -> frozenset[int]:
         """The indices of the columns whose cells are all numbers."""
         columns = list(zip(*self.rows, strict=True))[1:]
         return frozenset(index for index, cells in enumerate(columns, start=1) if _are_numbers(cells))
@@ -94,11 +94,11 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """A report page with title and sections. `lead` is an introduction of a few sentences."""
+    """A report page with title and sections. `intro` is an introduction of a few sentences."""
 
     title: str
     sections: Sequence[Section]
-    lead: str = ""
+    intro: str = ""
 
 
 def render_page(report: Report) -> bytes:
@@ -106,7 +106,7 @@ def render_page(report: Report) -> bytes:
     environment = Environment(
         loader=PackageLoader("fieldray_adapt"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    kept = Report(title=report.title, lead=report.lead, sections=[own for own in report.sections if own.parts])
+    kept = Report(title=report.title, intro=report.intro, sections=[own for own in report.sections if own.parts])
     context = {
         "report": kept,
         "generator": Markup(GENERATOR),
@@ -116,13 +116,13 @@ def render_page(report: Report) -> bytes:
     return environment.get_template("report.html").render(context).encode()
 
 
-def write_run_page(run: Run, title: str, sections: Sequence[Section], *, lead: str = "") -> dict[str, str]:
+def write_run_page(run: Run, title: str, sections: Sequence[Section], *, intro: str = "") -> dict[str, str]:
     """Write the page report.html to the folder of a run. Returns the path of the page by name. Raises StorageProblem.
 
-    `lead` is an introduction of a few sentences.
+    `intro` is an introduction of a few sentences.
     """
     path = run.recipe.run / "report.html"
-    write_atomically(path, render_page(Report(title=title, lead=lead, sections=sections)))
+    write_atomically(path, render_page(Report(title=title, intro=intro, sections=sections)))
     return {"report": str(path)}
 
 
@@ -310,7 +310,7 @@ class PruningCurve:
     ----------
     quality
         Quality after retraining, 0..1.
-    before
+    quality_before_retraining
         Quality before retraining, 0..1; None for the original network.
     speed_up
         Time of the original network divided by the time of the iteration's network.
@@ -318,7 +318,7 @@ class PruningCurve:
 
     name: str
     quality: Sequence[float]
-    before: Sequence[float | None]
+    quality_before_retraining: Sequence[float | None]
     speed_up: Sequence[float]
 
 
@@ -337,7 +337,7 @@ def pruning_plots(curves: Sequence[PruningCurve], *, quality: str, points: Mappi
         for curve in curves:
             steps = range(len(curve.quality))
             line = left.plot(steps, curve.quality, "o-", markersize=3, label=curve.name)[0]
-            known = [(step, value) for step, value in enumerate(curve.before) if value is not None]
+            known = [(step, value) for step, value in enumerate(curve.quality_before_retraining) if value is not None]
             left.plot(*zip(*known, strict=True), ":", color=line.get_color(), linewidth=0.8) if known else None
             middle.plot(steps, curve.speed_up, "o-", markersize=3, color=line.get_color())
             right.plot(curve.speed_up, curve.quality, "o-", markersize=3, color=line.get_color())

@@ -89,7 +89,7 @@ def report_step(run: Run) -> StepFacts:
     ]
     texts = run.recipe.pack
     lead = f"{texts.descriptions['en']} {texts.limits['en']}"
-    return write_run_page(run, f"{texts.names['en']} {texts.version}", sections, lead=lead)
+    return write_run_page(run, f"{texts.names['en']} {texts.version}", sections, intro=lead)
 
 
 def _steps(run: Run) -> Table:
@@ -161,7 +161,7 @@ def _pruning(run: Run) -> list[ReportPart]:
     curve = PruningCurve(
         name="validation AUC",
         quality=[row.auc for row in rows],
-        before=[None, *(row.auc_before_retraining for row in rows[1:])],
+        quality_before_retraining=[None, *(row.auc_before_retraining for row in rows[1:])],
         speed_up=[row.speed_up for row in rows],
     )
     cells = [
@@ -305,7 +305,7 @@ def write_cross_validation(path: Path, results: PublishedCrossValidation, *, sco
         Section(title="What was trained", parts=settings_report_parts(results.trained)),
     ]
     write_published(
-        path, render_page(Report(title=f"{results.pack}: cross-validation", lead=_CROSS, sections=sections))
+        path, render_page(Report(title=f"{results.pack}: cross-validation", intro=_CROSS, sections=sections))
     )
 
 

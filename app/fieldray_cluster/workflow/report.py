@@ -64,7 +64,7 @@ def write_report(path: Path) -> Path:
         title, lead = f"Sweep {path.stem}", f"{len(rows)} trials of {sweep.trials}. {lead}"
         sections = [*_sweep_sections(rows, sweep), tasks]
         recipes.append(Code(sweep.recipe.read_text(encoding="utf-8")))
-    report = Report(title=title, lead=lead, sections=[*sections, Section(title="Recipe", parts=recipes)])
+    report = Report(title=title, intro=lead, sections=[*sections, Section(title="Recipe", parts=recipes)])
     write_atomically(run / REPORT_NAME, render_page(report))
     return run / REPORT_NAME
 
