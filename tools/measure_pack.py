@@ -35,8 +35,8 @@ from fieldray_adapt.data.layouts import Row, leave_out_unlabelled_images, split_
 from fieldray_adapt.evaluation.evaluate import (
     CARD_COUNTING_RULE,
     auc_by_group,
-    measure_part,
-    select_known,
+    part_figures,
+    select_labelled,
     with_measured_figures,
 )
 from fieldray_adapt.evaluation.figures import (
@@ -87,7 +87,7 @@ def rows_of_parts(recipe: ClassifierRecipe, provenance: Mapping[str, str], *, fo
 def _counted(model: Model, label: LabelRule, screening: ScreeningResults) -> PartFigures:
     """Return the figures of a label on the screened images, with its operating points in the manifest of `model`."""
     points = [point for point in model.manifest.operating_points if point.label == label.code]
-    return measure_part(screening.cases(label.code, label_targets(screening.rows, [label])[:, 0]), points=points)
+    return part_figures(screening.cases(label.code, label_targets(screening.rows, [label])[:, 0]), points=points)
 
 
 def _figures(model: Model, label: LabelRule, screened: Mapping[str, ScreeningResults]) -> LabelFigures:
@@ -109,7 +109,7 @@ def _figures(model: Model, label: LabelRule, screened: Mapping[str, ScreeningRes
     return LabelFigures(
         validation_auc=Estimate(*map(float, validation)),
         test=_counted(model, label, own),
-        by_group=auc_by_group(select_known(own.scores(label.code), targets, own.rows)),
+        by_group=auc_by_group(select_labelled(own.scores(label.code), targets, own.rows)),
         shortcuts=before["shortcuts"],
         external_test=elsewhere,
         float_against_int8=to_type(before["float_against_int8"], Int8Comparison),

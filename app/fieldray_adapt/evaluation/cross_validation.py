@@ -23,7 +23,7 @@ from fieldray_adapt.evaluation.evaluate import (
     auc_by_group,
     auc_difference,
     compare_with_int8,
-    select_known,
+    select_labelled,
     shortcut_scores,
 )
 from fieldray_adapt.evaluation.figures import CrossValidationFigures, Interval, PublishedCrossValidation, StageFigures
@@ -201,7 +201,7 @@ def _evaluated(run: Run, data: Dataset, scores: Scores, label: LabelRule) -> Eva
     """Return the images that have a score and a known label, with their scores for the label."""
     chosen, column = np.flatnonzero(~np.isnan(scores).any(1)), run.recipe.pack_labels.index(label)
     rows = [data.image_set.rows[index] for index in chosen]
-    return select_known(scores[chosen, column], data.targets[chosen, run.recipe.labels.index(label)], rows)
+    return select_labelled(scores[chosen, column], data.targets[chosen, run.recipe.labels.index(label)], rows)
 
 
 def _fold_auc(part: EvaluatedImages, fold: int) -> float:

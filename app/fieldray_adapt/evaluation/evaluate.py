@@ -234,12 +234,12 @@ class EvaluatedImages:
         """Divide the images by their source. Returns the images of each source, in the order of the sources' names."""
         return [self.where(self.sources == name) for name in np.unique(self.sources)]
 
-    def calibrated(self, calibration: Calibration) -> EvaluatedImages:
+    def with_calibrated_scores(self, calibration: Calibration) -> EvaluatedImages:
         """Return the images with calibrated scores in place of raw scores."""
         return replace(self, scores=metrics.calibrate_scores(self.scores, calibration))
 
 
-def select_known(scores: NDArray[np.float64], targets: NDArray[np.float32], rows: Sequence[Row]) -> EvaluatedImages:
+def select_labelled(scores: NDArray[np.float64], targets: NDArray[np.float32], rows: Sequence[Row]) -> EvaluatedImages:
     """Return only those images that have a score and a known label, so that figures can be measured.
 
     Parameters
@@ -345,7 +345,7 @@ is Read first.
 _RULE_WITH_UNSURE: Final = CountingRule(unit="image", refers="unsure")
 
 
-def measure_part(cases: Mapping[str, Sequence[Case]], *, points: Sequence[OperatingPoint]) -> PartFigures:
+def part_figures(cases: Mapping[str, Sequence[Case]], *, points: Sequence[OperatingPoint]) -> PartFigures:
     """Measure the figures of one label on one part of the images.
 
     Parameters

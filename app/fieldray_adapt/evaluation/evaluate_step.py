@@ -31,9 +31,9 @@ from fieldray_adapt.evaluation.evaluate import (
     fit_calibration,
     fit_ood_check,
     heat_map_span,
-    measure_part,
     ood_distances,
-    select_known,
+    part_figures,
+    select_labelled,
     shortcut_scores,
     with_measured_figures,
 )
@@ -184,9 +184,9 @@ def _choose(run: Run, measured: _Measured, label: LabelRule) -> _Choice:
     """Choose the calibration and the operating points of a label from the scores of the validation images."""
     recipe, part = run.recipe, "validation"
     scores = measured.int8_outputs[part].scores[:, recipe.pack_labels.index(label)]
-    raw = select_known(scores, _targets(measured, part, label, recipe.labels.index(label)), measured.rows(part))
+    raw = select_labelled(scores, _targets(measured, part, label, recipe.labels.index(label)), measured.rows(part))
     calibration = fit_calibration(raw.scores, raw.truth)
-    validation = raw.calibrated(calibration)
+    validation = raw.with_calibrated_scores(calibration)
     points = [
         choose_operating_point(point, label=label.code, validation=validation) for point in recipe.evaluation.points
     ]
@@ -227,20 +227,20 @@ def _evaluate_label(
     column, kept_column = recipe.labels.index(label), recipe.pack_labels.index(label)
     targets = {part: _targets(measured, part, label, column) for part in screened}
     parts = {
-        part: measure_part(own.cases(label.code, targets[part]), points=chosen.points) for part, own in screened.items()
+        part: part_figures(own.cases(label.code, targets[part]), points=chosen.points) for part, own in screened.items()
     }
     elsewhere = None
     if measured.external_set is not None:
         shortcuts = _shortcuts(data, column, measured.external_set.images, targets[_ELSEWHERE])
         elsewhere = HospitalFigures(**structs.asdict(parts[_ELSEWHERE]), shortcuts=shortcuts)
-    both = [select_known(own[:, kept_column], targets["test"], data.rows("test")) for own in _test_scores(measured)]
+    both = [select_labelled(own[:, kept_column], targets["test"], data.rows("test")) for own in _test_scores(measured)]
     heat_map, evidence = _map_figures(
         measured, kept_column, threshold=chosen.points[0].threshold, calibration=chosen.calibration
     )
     return LabelFigures(
         validation_auc=chosen.validation_auc,
         test=parts["test"],
-        by_group=auc_by_group(select_known(screened["test"].scores(label.code), targets["test"], data.rows("test"))),
+        by_group=auc_by_group(select_labelled(screened["test"].scores(label.code), targets["test"], data.rows("test"))),
         shortcuts=_shortcuts(data, column, data.samples("test").images, targets["test"]),
         external_test=elsewhere,
         float_against_int8=compare_with_int8(*both),
