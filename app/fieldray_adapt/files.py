@@ -80,7 +80,7 @@ def remove_on_failure(*paths: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def report_damage(path: Path) -> Iterator[None]:
+def raise_if_damaged(path: Path) -> Iterator[None]:
     """Run a block that reads the file `path` of a run folder.
 
     Raises StorageProblem (run_file_damaged) if the block fails because the content of the file is damaged.
@@ -97,7 +97,7 @@ def open_arrays(path: Path) -> Iterator[Mapping[str, NDArray[Any]]]:
 
     Raises OSError, StorageProblem (run_file_damaged).
     """
-    with report_damage(path), path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
+    with raise_if_damaged(path), path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
         yield arrays
 
 

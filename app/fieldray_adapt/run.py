@@ -30,7 +30,7 @@ from fieldray_adapt.files import (
     file_sha256,
     json_bytes,
     open_arrays,
-    report_damage,
+    raise_if_damaged,
     to_builtins,
     write_atomically,
 )
@@ -122,7 +122,7 @@ class Step:
         A function that performs the step, and returns results for status.json.
     recipe_keys
         The keys of the recipe that the step reads.
-    external_inputs
+    outside_inputs_digest
         A function that returns a digest of the step's inputs outside the run folder: data, weights, a pack.
     outputs
         Files in the step's folder that later steps read. If a file is missing, the step is performed again.
@@ -134,7 +134,7 @@ class Step:
     name: str
     perform: Callable[[Run], StepFacts]
     recipe_keys: tuple[str, ...]
-    external_inputs: Callable[[Run], str] = field(default=_nothing)
+    outside_inputs_digest: Callable[[Run], str] = field(default=_nothing)
     outputs: tuple[str, ...] = ()
     is_valid: Callable[[StepFacts], bool] = field(default=_report_exists)
 
@@ -230,7 +230,7 @@ class Run:
         Raises OSError, StorageProblem (run_file_damaged).
         """
         path = self.step_folder(step) / name
-        with report_damage(path):
+        with raise_if_damaged(path):
             return parse_json(path.read_bytes(), kind)
 
     @contextmanager
@@ -259,7 +259,7 @@ class Run:
         path = self.recipe.run / STATUS_NAME
         if not path.is_file():
             return {}
-        with report_damage(path):
+        with raise_if_damaged(path):
             found = parse_json(path.read_bytes(), dict[str, dict[str, object]])
             return {name: StepStatus(to_type(entry, StepRecord), entry) for name, entry in found.items()}
 
@@ -277,7 +277,7 @@ class Run:
         before = ""
         for step in steps:
             parts = {name: document[name] for name in step.recipe_keys}
-            key = digest(before, step.name, parts, step.external_inputs(self))
+            key = digest(before, step.name, parts, step.outside_inputs_digest(self))
             if self._is_done(step, key):
                 say(f"{step.name}: done before")
             else:

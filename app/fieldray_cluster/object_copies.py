@@ -20,7 +20,7 @@ from fieldray.domain.image import ImageRef
 from fieldray.errors import InputProblem, Unreadable, UsageProblem
 from fieldray.persistence import storage_problem
 from fieldray.reasons import Reason, reason
-from fieldray_adapt.files import report_damage, write_atomically
+from fieldray_adapt.files import raise_if_damaged, write_atomically
 from fieldray_cluster.object_server import ObjectServer, address_to_path
 from fieldray_cluster.objects import ObjectCache, ReadAhead
 
@@ -124,7 +124,7 @@ def _intact(server: ObjectServer, folder: Path, list_path: Path) -> Iterator[tup
     """
     if not list_path.is_file():
         return
-    with report_damage(list_path):
+    with raise_if_damaged(list_path):
         known = dict(json.loads(list_path.read_bytes()))
     for address, state in known.items():
         path = _path_of(address, server, folder)

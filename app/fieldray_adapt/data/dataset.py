@@ -408,7 +408,7 @@ DATA_STEP: Final = Step(
     name="data",
     perform=data_step,
     recipe_keys=("input", "labels", "data", "split", "lungs"),
-    external_inputs=_outside,
+    outside_inputs_digest=_outside,
     outputs=(SPLIT_NAME, "facts.json"),
 )
 

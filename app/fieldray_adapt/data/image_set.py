@@ -30,7 +30,7 @@ from fieldray.inference.litert import Network, NetworkSpec, load_runtime
 from fieldray.packs.verified import read_pack
 from fieldray.reasons import Reason, reason
 from fieldray_adapt.data.layouts import Row, read_source
-from fieldray_adapt.files import digest, file_sha256, open_arrays, report_damage, save_arrays, write_atomically
+from fieldray_adapt.files import digest, file_sha256, open_arrays, raise_if_damaged, save_arrays, write_atomically
 from fieldray_adapt.recipes.shared import Source
 from fieldray_adapt.run import Progress
 
@@ -102,7 +102,7 @@ def read_rows(sources: Iterable[Source], *, folder: Path) -> list[Row]:
     rows, path = [row for source in sources for row in read_source(source)], folder / DIGESTS_NAME
     before: dict[str, list[Any]] = {}
     if path.is_file():
-        with report_damage(path):
+        with raise_if_damaged(path):
             before = dict(json.loads(path.read_text(encoding="utf-8")))
     known = dict(before)
     digests = [_digest_of(row.path, known) for row in rows]

@@ -235,5 +235,5 @@ CROSS_VALIDATION_STEP: Final = Step(
         *("input", "lungs", "network", "labels", "data", "split", "training", "augmentation", "prune"),
         "calibration_images",
     ),
-    external_inputs=lambda run: training_start_digest(run.recipe.network, run.recipe.training),
+    outside_inputs_digest=lambda run: training_start_digest(run.recipe.network, run.recipe.training),
 )

@@ -331,6 +331,6 @@ EVALUATE_STEP: Final = Step(
     name="evaluate",
     perform=evaluate_step,
     recipe_keys=("evaluation",),
-    external_inputs=lambda run: digest("screened", rows_digest([*_ood_rows(run), *external_rows(run)])),
+    outside_inputs_digest=lambda run: digest("screened", rows_digest([*_ood_rows(run), *external_rows(run)])),
     outputs=("metrics.json", "points.json", "gate.npz", "scores.npz"),
 )

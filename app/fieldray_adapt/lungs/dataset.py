@@ -251,6 +251,6 @@ LUNG_DATA_STEP: Final = Step(
     name="data",
     perform=data_step,
     recipe_keys=("input", "masks", "chests", "ood_images", "split"),
-    external_inputs=_outside,
+    outside_inputs_digest=_outside,
     outputs=(_ARRAYS, "facts.json"),
 )

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray_adapt.files import open_arrays, report_damage, save_arrays, write_atomically
+from fieldray_adapt.files import open_arrays, raise_if_damaged, save_arrays, write_atomically
 
 LayerKind = Literal[
     "conv", "depthwise", "dense", "max_pool", "average_all", "add", "concat", "upsample", "flatten", "activation",
@@ -384,6 +384,6 @@ def save_network(
 
 def load_network(weights_path: Path, specification_path: Path) -> tuple[Specification, Weights]:
     """Read a network that `save_network` wrote. Raises OSError, StorageProblem (run_file_damaged)."""
-    with report_damage(specification_path):
+    with raise_if_damaged(specification_path):
         specification = specification_from_json(specification_path.read_text(encoding="utf-8"))
     return specification, load_weights(weights_path)

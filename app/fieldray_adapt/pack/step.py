@@ -29,7 +29,7 @@ from fieldray_adapt.evaluation.figures import (
     EvaluationChoices,
     PublishedCrossValidation,
 )
-from fieldray_adapt.files import digest, file_sha256, json_bytes, remove_on_failure, report_damage, to_builtins
+from fieldray_adapt.files import digest, file_sha256, json_bytes, raise_if_damaged, remove_on_failure, to_builtins
 from fieldray_adapt.pack.card import find_warnings, model_card
 from fieldray_adapt.pack.figures import PackFigures, PackLabel
 from fieldray_adapt.pack.manifest import make_manifest
@@ -103,7 +103,7 @@ def published_cross_validation(run: Run) -> Mapping[str, CrossValidationFigures]
     path = run.recipe.publication_folder / CROSS_VALIDATION_NAME
     try:
         data_sha256 = run.read_step_json("data", "facts.json", DataFigures).data_sha256
-        with report_damage(path):
+        with raise_if_damaged(path):
             found = parse_json(path.read_bytes(), PublishedCrossValidation)
     except OSError:
         return None
@@ -154,7 +154,7 @@ PACK_STEP: Final = Step(
     name="pack",
     perform=pack_step,
     recipe_keys=("pack", "packs_folder", "results", "signing_key"),
-    external_inputs=lambda run: digest(
+    outside_inputs_digest=lambda run: digest(
         file_sha256(run.recipe.publication_folder / CROSS_VALIDATION_NAME), run.recipe.pack.credits_text
     ),
     is_valid=is_pack_unchanged,

@@ -165,6 +165,6 @@ def make_pack_step(perform: Callable[[Run], StepFacts]) -> Step:
         name="pack",
         perform=perform,
         recipe_keys=("pack", "packs_folder", "signing_key"),
-        external_inputs=lambda run: digest(run.recipe.pack.credits_text),
+        outside_inputs_digest=lambda run: digest(run.recipe.pack.credits_text),
         is_valid=is_pack_unchanged,
     )

@@ -12,7 +12,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from fieldray.typed_json import parse_json
-from fieldray_adapt.files import digest, json_bytes, report_damage, write_atomically
+from fieldray_adapt.files import digest, json_bytes, raise_if_damaged, write_atomically
 from fieldray_adapt.networks.quantise import quantise
 from fieldray_adapt.training.engine_interface import EngineSettings
 from fieldray_adapt.training.loop import LabelledImages, measure_accuracy
@@ -81,7 +81,7 @@ def read_json_if_present(path: Path, kind: type[T]) -> T | None:
     """
     if not path.is_file():
         return None
-    with report_damage(path):
+    with raise_if_damaged(path):
         return parse_json(path.read_bytes(), kind)
 
 

@@ -271,7 +271,7 @@ REPORT_STEP: Final = Step(
     name="report",
     perform=report_step,
     recipe_keys=(),
-    external_inputs=lambda run: file_sha256(run.step_folder("profile") / PROFILE_NAME),
+    outside_inputs_digest=lambda run: file_sha256(run.step_folder("profile") / PROFILE_NAME),
 )
 
 

@@ -340,5 +340,5 @@ PROFILE_STEP: Final = Step(
     perform=profile_step,
     recipe_keys=("input", "network", "labels", "training", "profile"),
     # A network that starts from a pack has the pack's channel counts.
-    external_inputs=lambda run: starting_weights_digest(run.recipe.network),
+    outside_inputs_digest=lambda run: starting_weights_digest(run.recipe.network),
 )

@@ -320,7 +320,7 @@ TRAIN_STEP: Final = Step(
     name="train",
     perform=train_step,
     recipe_keys=("input", "lungs", "network", "labels", "data", "split", "training", "augmentation"),
-    external_inputs=lambda run: training_start_digest(run.recipe.network, run.recipe.training),
+    outside_inputs_digest=lambda run: training_start_digest(run.recipe.network, run.recipe.training),
     outputs=(*NETWORK_NAMES, "history.json"),
 )
 
