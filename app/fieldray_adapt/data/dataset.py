@@ -368,7 +368,7 @@ def read_network_inputs(run: Run, rows: Sequence[Row], *, name: str = "images") 
         cache=cache,
         progress=run.progress,
         lung_pack=recipe.lungs,
-        header_rules=recipe.pack.accepted,
+        header_rules=recipe.pack.accepted_headers,
     )
 
 
@@ -460,7 +460,7 @@ def _single_class_groups(recipe: ClassifierRecipe, rows: Sequence[Row]) -> Itera
 
     A recipe that averages the training over sources learns nothing from such a group. Other recipes have no problem.
     """
-    for group, shares in recipe.groups.items() if recipe.training.average_sources else ():
+    for group, shares in recipe.source_shares.items() if recipe.training.average_sources else ():
         targets = label_targets([row for row in rows if row.source in shares], recipe.pack_labels)
         for column, label in enumerate(recipe.pack_labels):
             if len({value for value in targets[:, column] if value in (0, 1)}) < 2:

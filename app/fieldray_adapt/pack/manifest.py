@@ -49,7 +49,7 @@ def make_manifest(
         operating_points=tuple(points),
         calibration=calibration,
         ood_gate=ood_check,
-        accepted=texts.accepted,
+        accepted=texts.accepted_headers,
         requires=_requires(run),
     )
 

@@ -115,7 +115,7 @@ class PackTexts:
         return path.read_text(encoding="utf-8").strip() if path and path.is_file() else ""
 
     @property
-    def accepted(self) -> HeaderRules:
+    def accepted_headers(self) -> HeaderRules:
         """The DICOM header values that the pack accepts: view positions, and lowest and highest age."""
         return HeaderRules(views=self.accepted_views, ages_years=self.accepted_ages_years)
 
@@ -400,7 +400,8 @@ class ClassifierRecipe(PackRecipe):
                 "is needed where the input is cropped to the lungs or evidence outside of them counts",
             ),
             (
-                not self.training.average_sources or all(any(shares.values()) for shares in self.groups.values()),
+                not self.training.average_sources
+                or all(any(shares.values()) for shares in self.source_shares.values()),
                 "data",
                 "with average_sources must draw from every group: a share above 0",
             ),
@@ -422,7 +423,7 @@ class ClassifierRecipe(PackRecipe):
         return self.results or self.run
 
     @property
-    def groups(self) -> dict[str, dict[str, float]]:
+    def source_shares(self) -> dict[str, dict[str, float]]:
         """The relative frequency of each source in training: {name of the group: {name of the source: frequency}}."""
         found: dict[str, dict[str, float]] = {}
         for source in self.data:

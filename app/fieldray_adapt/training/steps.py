@@ -311,7 +311,9 @@ def make_schedule(recipe: ClassifierRecipe) -> Schedule:
         *("label_smoothing", "images_per_epoch", "seed", "networks"),
     )
     values = {name: getattr(recipe.training, name) for name in names}
-    groups = [tuple(shares) for _, shares in sorted(recipe.groups.items())] if recipe.training.average_sources else ()
+    groups = (
+        [tuple(shares) for _, shares in sorted(recipe.source_shares.items())] if recipe.training.average_sources else ()
+    )
     shares = tuple((source.name, source.share) for source in recipe.data)
     return Schedule(**values, shares=shares, groups=tuple(groups))
 
