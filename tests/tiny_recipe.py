@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray_adapt.command import run_recipe
+from fieldray_adapt.recipe_actions import run_recipe
 from fieldray_adapt.recipes.classifier import ClassifierRecipe, with_absolute_paths
 from fieldray_adapt.recipes.tables import RecipeDocument
 from fieldray_adapt.training.classifier import Samples

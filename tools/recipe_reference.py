@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from fieldray_adapt.command import RECIPE_KINDS
+from fieldray_adapt.recipe_actions import RECIPE_KINDS
 from fieldray_adapt.recipes.tables import (
     Key,
     TableKey,

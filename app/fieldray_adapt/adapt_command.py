@@ -153,7 +153,7 @@ def add_compile_subcommand(actions: argparse._SubParsersAction[Any]) -> None:
 def run_compile(options: argparse.Namespace, console: Console) -> int:
     """Run `adapt compile`, which compiles a pack for the Edge TPU. Returns the exit code. Raises FieldrayError."""
     with report_missing_libraries(console):
-        from fieldray_adapt.command import compile_pack
+        from fieldray_adapt.recipe_actions import compile_pack
 
         path = compile_pack(options.pack, signing_key=options.key, output_folder=options.out, say=console.print_line)
     console.print_line(f"Written: {path}")
@@ -172,7 +172,7 @@ def run_adapt(options: argparse.Namespace, console: Console) -> int:
     trainer = make_trainer(options, console) if "mode" in options else None
     console.logs_progress = True
     with report_missing_libraries(console):
-        from fieldray_adapt.command import run_recipe
+        from fieldray_adapt.recipe_actions import run_recipe
 
         run_recipe(options.step, options.recipe, say=console.print_line, progress=ProgressBar(console), trainer=trainer)
     return 0
@@ -181,7 +181,7 @@ def run_adapt(options: argparse.Namespace, console: Console) -> int:
 def run_check(options: argparse.Namespace, console: Console) -> int:
     """Run `adapt check`, which lists all problems of a recipe. Returns the exit code. Raises UsageProblem."""
     with report_missing_libraries(console):
-        from fieldray_adapt.command import check_recipe
+        from fieldray_adapt.recipe_actions import check_recipe
 
         left_out = check_recipe(options.recipe)
     console.print_lines([*left_out, f"{options.recipe}: no problems found"])
@@ -191,7 +191,7 @@ def run_check(options: argparse.Namespace, console: Console) -> int:
 def run_new_command(options: argparse.Namespace, console: Console) -> int:
     """Run `adapt new`, which writes a new recipe. Returns the exit code. Raises UsageProblem, StorageProblem."""
     with report_missing_libraries(console):
-        from fieldray_adapt.command import write_new_recipe
+        from fieldray_adapt.recipe_actions import write_new_recipe
 
         for path in write_new_recipe(options.kind, options.recipe or Path(f"{options.kind}.toml")):
             console.print_line(f"Written: {path}")

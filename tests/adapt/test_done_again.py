@@ -18,12 +18,12 @@ from PIL import Image
 
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
-from fieldray_adapt.command import CLASSIFIER_STEPS
 from fieldray_adapt.data.dataset import DATA_STEP, load_dataset
 from fieldray_adapt.evaluation.cross_validation import CROSS_VALIDATION_STEP, training_indices_for_fold
 from fieldray_adapt.files import digest
 from fieldray_adapt.networks.specification import Weights, save_weights
 from fieldray_adapt.prune.tasks import prune_by_recipe
+from fieldray_adapt.recipe_actions import CLASSIFIER_STEPS
 from fieldray_adapt.run import SPLIT_NAME, Run, Step
 from fieldray_adapt.training.classifier import Samples
 from fieldray_adapt.training.steps import recipe_specification, train_recipe

@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 from drawn_data import draw_lungs
-from fieldray_adapt.command import check_recipe, run_recipe
 from fieldray_adapt.lungs.masks import find_pairs, mask_share_grid, read_mask
 from fieldray_adapt.lungs.recipe import MaskSource
+from fieldray_adapt.recipe_actions import check_recipe, run_recipe
 from fieldray_adapt.recipes.tables import RecipeProblems
 
 pytestmark = pytest.mark.adapt

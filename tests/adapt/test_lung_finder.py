@@ -18,12 +18,12 @@ from fieldray.domain.image import Image
 from fieldray.domain.model import InputSpec, PackRequirement
 from fieldray.errors import UsageProblem
 from fieldray.packs.verified import read_pack
-from fieldray_adapt.command import check_recipe, run_recipe
 from fieldray_adapt.data.augmentation import Augmentation, apply_geometric_change, draw_geometric_change
 from fieldray_adapt.data.image_set import LungFinder, read_images, read_rows
 from fieldray_adapt.evaluation.evaluate import evidence_figures, evidence_shares, heat_map_span
 from fieldray_adapt.networks.architectures import resnet50
 from fieldray_adapt.networks.specification import Weights, initial_weights
+from fieldray_adapt.recipe_actions import check_recipe, run_recipe
 from fieldray_adapt.recipes.classifier import ClassifierRecipe
 from fieldray_adapt.recipes.shared import Source
 from fieldray_adapt.run import Run

@@ -20,7 +20,6 @@ from fieldray.inference.backend import BackendKind, NetworkOutput
 from fieldray.inference.coral import edgetpu_kind, read_compiler_package
 from fieldray.inference.worker import WorkerBackend, cpu_kind
 from fieldray.packs.verified import read_card, read_pack, read_verified_manifest
-from fieldray_adapt.command import compile_pack
 from fieldray_adapt.networks.edgetpu import (
     MIB,
     compile_for_edgetpu,
@@ -30,6 +29,7 @@ from fieldray_adapt.networks.edgetpu import (
     read_placement,
 )
 from fieldray_adapt.pack.card import edgetpu_section, render_card
+from fieldray_adapt.recipe_actions import compile_pack
 from fieldray_adapt.run import Run
 from fieldray_adapt.training.steps import recipe_specification
 from packs_factory import make_lung_fields

@@ -19,10 +19,10 @@ from fieldray.errors import UsageProblem
 from fieldray.packs.cards import split_card
 from fieldray.packs.manifest import LungFieldsManifest, parse_manifest
 from fieldray.packs.verified import read_pack
-from fieldray_adapt.command import CLASSIFIER_STEPS
 from fieldray_adapt.lungs.dataset import LungData
 from fieldray_adapt.lungs.hospital_cross_validation import list_hospitals, without_hospital
 from fieldray_adapt.lungs.recipe import LungRecipe
+from fieldray_adapt.recipe_actions import CLASSIFIER_STEPS
 from fieldray_adapt.recipes.classifier import with_absolute_paths
 from fieldray_adapt.recipes.tables import RecipeDocument
 from fieldray_adapt.run import Run

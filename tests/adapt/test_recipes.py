@@ -16,7 +16,7 @@ from PIL import Image
 
 from fieldray.cli import run as run_command
 from fieldray.errors import UsageProblem
-from fieldray_adapt.command import RECIPE_KINDS, check_recipe, run_recipe, write_new_recipe
+from fieldray_adapt.recipe_actions import RECIPE_KINDS, check_recipe, run_recipe, write_new_recipe
 from fieldray_adapt.recipes.classifier import training_description
 from fieldray_adapt.recipes.tables import (
     Key,

@@ -13,10 +13,10 @@ import pytest
 from cluster.test_objects import killed_at_random, served
 from drawn_data import draw_lungs
 from fieldray.errors import UsageProblem
-from fieldray_adapt.command import check_recipe, object_copy_folders
 from fieldray_adapt.data.image_set import read_rows, rows_digest
 from fieldray_adapt.lungs.masks import find_pairs
 from fieldray_adapt.lungs.recipe import LungRecipe, MaskSource
+from fieldray_adapt.recipe_actions import check_recipe, object_copy_folders
 from fieldray_adapt.recipes.classifier import ClassifierRecipe, with_absolute_paths
 from fieldray_adapt.recipes.tables import RecipeDocument
 from fieldray_adapt.run import lock_run_folder

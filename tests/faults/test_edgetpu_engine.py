@@ -29,7 +29,7 @@ from fieldray.packs.naming import LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME
 from fieldray.packs.verified import load_legacy
 from fieldray.workers.pool import Workers
 from fieldray.workers.readiness import ModelReadiness
-from fieldray_adapt.command import compile_pack
+from fieldray_adapt.recipe_actions import compile_pack
 from tiny_models import (
     LEGACY_SIDE,
     TinyType,

@@ -140,7 +140,7 @@ def run_fetch(options: argparse.Namespace, console: Console) -> int:
     Raises UsageProblem, EnvironmentProblem, StorageProblem.
     """
     with importing_cluster_modules():
-        from fieldray_adapt.command import object_copy_folders, recipe_kind_of
+        from fieldray_adapt.recipe_actions import object_copy_folders, recipe_kind_of
         from fieldray_adapt.recipes.classifier import with_absolute_paths
         from fieldray_adapt.recipes.tables import RecipeDocument
         from fieldray_adapt.run import lock_run_folder

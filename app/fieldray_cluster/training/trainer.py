@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 
 from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.reasons import reason
-from fieldray_adapt.command import perform_step, recipe_kind_of
 from fieldray_adapt.data.dataset import load_dataset
 from fieldray_adapt.files import digest
 from fieldray_adapt.lungs.dataset import LungData, load_lung_data
@@ -36,6 +35,7 @@ from fieldray_adapt.lungs.networks import compact_unet
 from fieldray_adapt.lungs.recipe import LungRecipe
 from fieldray_adapt.lungs.train import StageSamples, draw_first_weights
 from fieldray_adapt.networks.specification import Layer, Specification, Weights
+from fieldray_adapt.recipe_actions import perform_step, recipe_kind_of
 from fieldray_adapt.recipes.classifier import ClassifierRecipe, with_absolute_paths
 from fieldray_adapt.recipes.tables import RecipeDocument
 from fieldray_adapt.run import Run, StepFacts, lock_run_folder

@@ -24,8 +24,8 @@ from fieldray.errors import UsageProblem
 from fieldray.processes.wire import INVALID_MESSAGE_ERRORS
 from fieldray.reasons import reason
 from fieldray.typed_json import parse_json
-from fieldray_adapt.command import recipe_kind_of
 from fieldray_adapt.files import write_atomically
+from fieldray_adapt.recipe_actions import recipe_kind_of
 from fieldray_adapt.recipes.tables import Problem, RecipeDocument, RecipeProblems, parse_table
 from fieldray_adapt.run import HISTORY_NAME
 from fieldray_cluster.worker_registry import path_fingerprint, result_key

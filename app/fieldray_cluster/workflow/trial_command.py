@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     from pathlib import Path
 
     from fieldray.errors import FieldrayError
-    from fieldray_adapt.command import perform_step
+    from fieldray_adapt.recipe_actions import perform_step
     from fieldray_adapt.recipes.tables import RecipeDocument
 
     order = json.loads((sys.argv[1:] if arguments is None else arguments)[0])
