@@ -64,7 +64,9 @@ class Translator:
             for name, value in why.parameters
         }
         values |= {
-            name: self.name_or_substitute(value) for name, value in values.items() if name not in NON_IDENTIFYING_PARAMETERS
+            name: self.name_or_substitute(value)
+            for name, value in values.items()
+            if name not in NON_IDENTIFYING_PARAMETERS
         }
         if isinstance(template, Plural):
             found = self._catalogue.ngettext(template.one, template.many, template.number(why.parameters))

@@ -112,7 +112,9 @@ def listed(address: str) -> list[tuple[str, str]]:
     with tempfile.TemporaryDirectory() as folder:
         server, scratch = ObjectServer(address), Path(folder)
         found = list(
-            list_images_on_server(server, scratch, list_members=zip_search_in_this_process(), find_images=identify_object)
+            list_images_on_server(
+                server, scratch, list_members=zip_search_in_this_process(), find_images=identify_object
+            )
         )
     return [
         (path_to_address(ref.path) + (f"!{ref.member}" if ref.member else ""), ref.problem.code if ref.problem else "")

@@ -40,7 +40,13 @@ from fieldray.packs.reasons import TEMPLATES as PACKS
 from fieldray.persistence import create_empty_file, make_folder, remove_unfinished_files, storage_problem
 from fieldray.plain_text import console_cell
 from fieldray.reasons import BACKEND_TEMPLATES, COMMON_NOTE_CODES, FOLDER_PROBLEM_CODES, Reason, reason
-from fieldray.reports.content import NOTICE, class_texts, format_printed_score, format_printed_threshold, image_result_values
+from fieldray.reports.content import (
+    NOTICE,
+    class_texts,
+    format_printed_score,
+    format_printed_threshold,
+    image_result_values,
+)
 from fieldray.reports.exporter import ReportOptions, exporters
 from fieldray.reports.outputs import is_stream, open_output, require_writable_output
 from fieldray.translation import Translator

@@ -368,10 +368,13 @@ class IntentStateMachine:
         remembered, lacks_ages = self._known
         additional_packs = self._packs.additional_packs
         is_said = all(
-            common_age_range((intent.pack.ages_years, one.ages_years)) == intent.pack.ages_years for one in additional_packs
+            common_age_range((intent.pack.ages_years, one.ages_years)) == intent.pack.ages_years
+            for one in additional_packs
         )
         if intent.additional_packs != additional_packs:
-            intent = replace(intent, additional_packs=additional_packs, ages_confirmed=intent.ages_confirmed if is_said else None)
+            intent = replace(
+                intent, additional_packs=additional_packs, ages_confirmed=intent.ages_confirmed if is_said else None
+            )
             self.intent = intent
         are_confirmed = intent.ages_confirmed
         if are_confirmed is None and is_said and remembered and self._packs.is_in_use(remembered.pack):

@@ -22,10 +22,8 @@ _DARKER: Final = 25  # percentile that stands for the grey of a third, below the
 _AIR: Final = 10  # percentile of a lung's grey that stands for air
 _MIN_CONTRAST: Final = 8.0  # between air and the tissue around the lungs, of 255
 _MAX_FACT: Final = 3.0  # limit of a fact's absolute value
-RELATIVE_WHITENESS_INDEX: Final = (
-    4  # position of the fact: how much whiter a third is than the same third of the other lung
-)
-WHITENESS_INDEX: Final = 5  # position of the fact: how white a third is
+# Positions of two facts: how white a third is, and how much whiter it is than the same third of the other lung.
+WHITENESS_INDICES: Final = (5, 4)
 
 # Weight of each fact, in the order of `features_of_thirds`. A third with a weighted sum above 0 counts as not seen.
 WEIGHTS: Final = (-3.09, -2.8, 13.0, -14.97, 4.5, 8.46, 1.9, -5.41)

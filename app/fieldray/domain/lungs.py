@@ -15,13 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.image import Box, PixelMap
-from fieldray.domain.lung_thirds import (
-    RELATIVE_WHITENESS_INDEX,
-    UNDECIDED_SHARES,
-    WHITENESS_INDEX,
-    features_of_thirds,
-    whiteness_of_lungs,
-)
+from fieldray.domain.lung_thirds import UNDECIDED_SHARES, WHITENESS_INDICES, features_of_thirds, whiteness_of_lungs
 from fieldray.domain.mask import CompressedShares, Mask, Point, cell_edges, components, enlarge, outlines, overlaps
 from fieldray.domain.model import LUNG_CHECKS, CropRule, LungRules, Manifest
 from fieldray.reasons import Reason, reason
@@ -494,7 +488,7 @@ def _white(
     for side, scores, of_thirds in zip(get_args(LungSide), whiteness_of_lungs(facts), facts, strict=True):
         if scores.max() > 0:
             third = int(scores.argmax())
-            white, whiter = (float(of_thirds[third, fact]) for fact in (WHITENESS_INDEX, RELATIVE_WHITENESS_INDEX))
+            white, whiter = (float(of_thirds[third, fact]) for fact in WHITENESS_INDICES)
             found[side] = LungMeasurement(_OF_THIRDS[third], white, white - whiter)
     return found
 

@@ -44,7 +44,7 @@ from fieldray.formatting import (
 from fieldray.paths import SCRATCH_FOLDER_NAME
 from fieldray.persistence import remove_unfinished_files
 from fieldray.pipeline.export import find_manifest, find_used_pack
-from fieldray.pipeline.warnings_of_run import warnings_of_run
+from fieldray.pipeline.run_warnings import warnings_of_run
 from fieldray.reasons import Reason, merge_by_code, reason
 from fieldray.reports.content import format_printed_score, format_printed_threshold
 from fieldray.reports.document import Block, BulletList, Paragraph, Table

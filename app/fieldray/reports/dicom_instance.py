@@ -28,7 +28,7 @@ from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.prior import PairRecord
 from fieldray.domain.run import StoredResult
 from fieldray.formatting import DICOM_DATE_PATTERN
-from fieldray.reports.exporter import DICOM_WRITER, StoredRun, image_alias, shown_header
+from fieldray.reports.exporter import DICOM_WRITER, StoredRun, header_for_report, image_alias
 
 _PATTERN: Final = re.compile(r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*))+")
 _MAX_UID_CHARACTERS: Final = 64

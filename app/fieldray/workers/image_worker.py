@@ -138,7 +138,7 @@ class _PackAnalysis:
         If a person overruled this reason, add it to `overruled_reasons` instead.
         """
         if not self.question.overrides.will_overrule(why, self.question.ref.turn):
-            raise Unusable(why)
+            raise UnsuitableImage(why)
         if why not in self.overruled_reasons:
             self.overruled_reasons += (why,)
 
@@ -400,7 +400,7 @@ class ImageWorker:
         scores, features = ran.scores, ran.features
         if scores is None:
             try:
-                answer = classifier.network.run(values[0])
+                network_output = classifier.network.run(values[0])
             except BackendProblem as error:
                 view.result = replace(view.result, problem=error.reason)
                 return False
