@@ -78,36 +78,36 @@ def _measure_copy(pair: PatientPair, generator: np.random.Generator, found: Comp
     done = compare(prior, copy.image)
     found.seconds.append(time.process_time() - began_s)
     found.copies_comparable.append(done.is_comparable)
-    if done.aligned is None:
+    if done.aligned_pair is None:
         return
-    alignment = done.aligned.alignment
+    alignment = done.aligned_pair.alignment
     found.jacobians.append(alignment.min_jacobian)
     errors = np.linalg.norm((alignment.displacement - copy.displacement).astype(np.float64), axis=2)
     found.errors_px.append(errors[copy.image.lungs][::_EVERY])
     inside = compared_area(prior, copy.image, alignment.displacement)
     bands = averaged_differences(warp(prior.pixels, alignment.displacement), copy.image, inside)
     found.noise_by_band.append([robust_deviation(average, inside) for average in bands.values()])
-    found.false_regions["copies"].append(len(done.aligned.regions))
+    found.false_regions["copies"].append(len(done.aligned_pair.regions))
     found.opacity_hits["copies"].append((_finds_opacity(prior, copy.image, generator), pair.patient))
 
 
 def _measure_identical(image: FramedImage, found: ComparisonFigures) -> None:
     done = compare(image, image)
     found.identical_px.append(done.alignment.displacement_percentile_px(95) if done.alignment else np.inf)
-    found.identical_regions.append(len(done.aligned.regions) if done.aligned else 0)
+    found.identical_regions.append(len(done.aligned_pair.regions) if done.aligned_pair else 0)
 
 
 def _measure_pair(pair: PatientPair, generator: np.random.Generator, found: ComparisonFigures) -> None:
     done = compare(pair.prior, pair.current)
     found.same_patient_pairs.append((done.is_comparable, pair.is_same_view, pair.patient, done.reliability or 0.0))
-    if done.aligned is None:
+    if done.aligned_pair is None:
         return
-    alignment = done.aligned.alignment
+    alignment = done.aligned_pair.alignment
     if pair.is_same_view:
         moved = warp(pair.prior.lungs.astype(np.float32), alignment.displacement) > 0.5
         found.dice.append((_dice(pair.prior.lungs, pair.current.lungs), _dice(moved, pair.current.lungs)))
     if pair.is_stable:
-        found.false_regions["stable pairs"].append(len(done.aligned.regions))
+        found.false_regions["stable pairs"].append(len(done.aligned_pair.regions))
         hit = _finds_opacity(pair.prior, pair.current, generator)
         found.opacity_hits["stable pairs"].append((hit, pair.patient))
 
@@ -119,14 +119,14 @@ def _measure_others(
     if others:
         other = others[int(generator.integers(len(others)))]
         done = compare(other.prior, pair.current)
-        found.other_patient_pairs.append((done.is_comparable, pair.patient, done.seconds))
+        found.other_patient_pairs.append((done.is_comparable, pair.patient, done.duration_s))
 
 
 def _finds_opacity(prior: FramedImage, current: FramedImage, generator: np.random.Generator) -> bool:
     """Insert an opacity in the current image, align the images again, and return whether the opacity is found."""
     image, core = insert_opacity(current, generator)
     done = compare(prior, image)
-    regions = done.aligned.regions if done.aligned else ()
+    regions = done.aligned_pair.regions if done.aligned_pair else ()
     return any(region.is_denser and _covers(region, core) for region in regions)
 
 

@@ -38,7 +38,7 @@ def chest(seed: int = 1) -> FramedImage:
 def framed(grey: NDArray, lungs: NDArray) -> FramedImage:
     """Return grey levels and a mask as a framed image."""
     pixels = np.rint(np.clip(grey, 0, 255)).astype(np.uint8)
-    return FramedImage(pixels=pixels, lungs=np.array(lungs, bool), pixel_map=WHOLE)
+    return FramedImage(pixels=pixels, lungs=np.array(lungs, bool), frame_to_image=WHOLE)
 
 
 def smooth_warp(seed: int, *, largest_px: float = 20.0, sigma_px: float = 80.0) -> NDArray[np.float32]:
@@ -65,7 +65,7 @@ def pair_comparison(
     """
     pixels, lungs = np.full((FRAME_SIDE, FRAME_SIDE), 90, np.uint8), np.zeros((FRAME_SIDE, FRAME_SIDE), bool)
     lungs[100:400, 150:360] = True
-    image = FramedImage(pixels=pixels, lungs=lungs, pixel_map=MIDDLE)
+    image = FramedImage(pixels=pixels, lungs=lungs, frame_to_image=MIDDLE)
     if why is not None:
         return PairComparison(prior=image, current=image, problem=ComparisonProblem(reason=why))
     change = np.zeros((FRAME_SIDE, FRAME_SIDE), np.float32)
@@ -83,7 +83,7 @@ def pair_comparison(
         min_jacobian=1.0,
     )
     aligned = AlignedPair(alignment=alignment, warped_prior=pixels.copy(), change=change, regions=tuple(found))
-    return PairComparison(prior=image, current=image, aligned=aligned)
+    return PairComparison(prior=image, current=image, aligned_pair=aligned)
 
 
 def compared_with(outcome: Outcome, **changes: object) -> PairRecord:

@@ -209,9 +209,9 @@ def test_the_difference_is_in_two_colours_inside_its_regions(desk: Desk, view: P
 
 def test_a_difference_outside_regions_has_no_colour(desk: Desk, comparing: ComparisonController) -> None:
     answer = pair_comparison(regions=1)
-    change = answer.aligned.change.copy()
+    change = answer.aligned_pair.change.copy()
     change[300:302, 200:202] = 6.0
-    desk.rooms.priors.answer = replace(answer, aligned=replace(answer.aligned, change=change))
+    desk.rooms.priors.answer = replace(answer, aligned=replace(answer.aligned_pair, change=change))
     press(desk, Key.Key_E)
     compared(desk)
     colours = comparing.overlays.difference.image

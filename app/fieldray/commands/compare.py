@@ -75,11 +75,13 @@ def _print(pair: ComparedPair, console: Console) -> None:
     if comparison.problem:
         names = {"prior": "The prior image: ", "current": "The current image: ", "both": ""}
         print_line(f"The images are not comparable. {names[comparison.problem.image]}{comparison.problem.reason.text}")
-    alignment, aligned = comparison.alignment, comparison.aligned
+    alignment, aligned = comparison.alignment, comparison.aligned_pair
     if alignment and aligned:
         similar = f"{alignment.similarity_before:.2f} before alignment, {alignment.similarity_after:.2f} after"
         print_line(f"The images are comparable. Similarity inside the lungs: {similar}.")
-        print_line(f"Matching points: {alignment.kept_count} accepted, {alignment.rejected_count} rejected.")
+        print_line(
+            f"Matching points: {alignment.kept_match_count} accepted, {alignment.rejected_match_count} rejected."
+        )
         print_line(f"Regions that differ by more than the noise: {len(aligned.regions)}")
         for region in aligned.regions:
             box, what = region.box, "denser" if region.is_denser else "less dense"

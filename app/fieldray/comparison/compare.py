@@ -432,7 +432,7 @@ def compare(prior: FramedImage, current: FramedImage) -> PairComparison:
         change=change,
         regions=change_regions(change),
     )
-    return PairComparison(prior=prior, current=current, aligned=aligned, reliability=figure)
+    return PairComparison(prior=prior, current=current, aligned_pair=aligned, reliability=figure)
 
 
 _MIN_MATCHES_IN_LUNGS: Final = 12

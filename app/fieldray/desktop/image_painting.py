@@ -480,10 +480,10 @@ def image_overlays(prior: Pyramid, pair: PairComparison, *, rows: int, columns: 
 
     Raises ValueError if the images are not comparable.
     """
-    aligned, first, second = pair.aligned, pair.prior, pair.current
+    aligned, first, second = pair.aligned_pair, pair.prior, pair.current
     if aligned is None or first is None or second is None:
         raise ValueError("nothing of this pair may be laid over each other")
-    step, here, there = -(-max(rows, columns) // _MAX_ALIGNED_SIDE), second.pixel_map, first.pixel_map
+    step, here, there = -(-max(rows, columns) // _MAX_ALIGNED_SIDE), second.frame_to_image, first.frame_to_image
     shrink = step / here.row_scale * there.row_scale  # pixels of the prior image for one pixel of the result
     pixels = _bent(prior, pair, shape=(-(-rows // step), -(-columns // step)), step=step, shrink=shrink)
     image = replace(prior.image, pixels=pixels, full_rows=0, full_columns=0, spacing_mm=None, step=1)

@@ -158,9 +158,9 @@ class PriorCard(QWidget):
         pair = comparing.comparison
         if comparing.problem is not None and comparing.prior is not None:
             return (comparison_problem_text(translator, comparing),)
-        if pair is None or pair.aligned is None:
+        if pair is None or pair.aligned_pair is None:
             return ()
-        alignment, regions = pair.aligned.alignment, pair.aligned.regions
+        alignment, regions = pair.aligned_pair.alignment, pair.aligned_pair.regions
         text, more = translator.text, len(regions) - _MAX_REGIONS
         values = alignment.similarity_before, alignment.similarity_after
         before, after = (format_number(translator, value, digits=2) for value in values)
@@ -172,8 +172,8 @@ class PriorCard(QWidget):
             ),
             text(
                 "Matching points: {kept} accepted, {rejected} rejected",
-                kept=alignment.kept_count,
-                rejected=alignment.rejected_count,
+                kept=alignment.kept_match_count,
+                rejected=alignment.rejected_match_count,
             ),
             region_count(translator, len(regions)),
             *(region_sentence(translator, region, index) for index, region in enumerate(regions[:_MAX_REGIONS], 1)),

@@ -71,14 +71,14 @@ class Alignment:
         self.displacement.flags.writeable = False
 
     @property
-    def kept_count(self) -> int:
+    def kept_match_count(self) -> int:
         """The number of matches that were used for the alignment."""
         return sum(match.is_kept for match in self.matches)
 
     @property
-    def rejected_count(self) -> int:
+    def rejected_match_count(self) -> int:
         """The number of matches that were rejected."""
-        return len(self.matches) - self.kept_count
+        return len(self.matches) - self.kept_match_count
 
     def displacement_percentile_px(self, percent: float, *, inside: Mask | None = None) -> float:
         """Return a percentile of the displacement's length, in pixels of the frame.
@@ -121,7 +121,7 @@ class FramedImage:
 
     pixels: NDArray[np.uint8]
     lungs: Mask
-    pixel_map: PixelMap
+    frame_to_image: PixelMap
 
     def __post_init__(self) -> None:
         shape = (FRAME_SIDE, FRAME_SIDE)
@@ -181,7 +181,7 @@ class AlignedPair:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class PairComparison:
-    """The result of comparing two images. Either `aligned` or `problem` is set. No overlay is shown with a `problem`.
+    """The result of comparing two images. Either `aligned_pair` or `problem` is set. No overlay is shown with a `problem`.
 
     prior, current      the images as read; None for an image that could not be read
     rejected_alignment  an alignment that was rejected as implausible, kept for its figures; or None
@@ -192,27 +192,27 @@ class PairComparison:
 
     prior: FramedImage | None
     current: FramedImage | None
-    aligned: AlignedPair | None = None
+    aligned_pair: AlignedPair | None = None
     problem: ComparisonProblem | None = None
     rejected_alignment: Alignment | None = None
     reliability: float | None = None
-    seconds: float = 0.0
+    duration_s: float = 0.0
 
     def __post_init__(self) -> None:
-        if (self.aligned is None) == (self.problem is None):
+        if (self.aligned_pair is None) == (self.problem is None):
             raise ValueError("a pair is comparable or has a problem")
-        if self.aligned is not None and (self.prior is None or self.current is None):
+        if self.aligned_pair is not None and (self.prior is None or self.current is None):
             raise ValueError("a pair is comparable where both images were read")
 
     @property
     def is_comparable(self) -> bool:
         """Whether the pair may be shown as an overlay."""
-        return self.aligned is not None
+        return self.aligned_pair is not None
 
     @property
     def alignment(self) -> Alignment | None:
         """The alignment, even if it was rejected as implausible; None if the images could not be aligned at all."""
-        return self.aligned.alignment if self.aligned else self.rejected_alignment
+        return self.aligned_pair.alignment if self.aligned_pair else self.rejected_alignment
 
     def prior_position(self, row: Coordinate, column: Coordinate) -> tuple[Coordinate, Coordinate]:
         """Map a position in the current image to the prior image.
@@ -237,9 +237,9 @@ class PairComparison:
         return current.to_image(*at)
 
     def _laid(self) -> tuple[NDArray[np.float32], PixelMap, PixelMap]:
-        if self.aligned is None or self.prior is None or self.current is None:
+        if self.aligned_pair is None or self.prior is None or self.current is None:
             raise ValueError("nothing of this pair may be laid over each other")
-        return self.aligned.alignment.displacement, self.prior.pixel_map, self.current.pixel_map
+        return self.aligned_pair.alignment.displacement, self.prior.frame_to_image, self.current.frame_to_image
 
 
 def _displacement(field: NDArray[np.float32], at: NDArray[Any]) -> NDArray[np.float32]:
@@ -274,7 +274,7 @@ def sample_at(image: NDArray[Any], rows: NDArray[Any], columns: NDArray[Any]) ->
     return found
 
 
-def change_colours(change: NDArray[np.float32], *, shown: float = WEAKEST_SHOWN_CHANGE) -> NDArray[np.uint8]:
+def change_colours(change: NDArray[np.float32], *, weakest_shown: float = WEAKEST_SHOWN_CHANGE) -> NDArray[np.uint8]:
     """Return the colours of a map of changes: (rows, columns, 4) uint8 of red, green, blue and opacity.
 
     change  (rows, columns) float32 in units of the noise, above 0 where the current image is denser
@@ -283,12 +283,12 @@ def change_colours(change: NDArray[np.float32], *, shown: float = WEAKEST_SHOWN_
     A change above 0 has the colour `DENSER_COLOUR`, a change below 0 the colour `LESS_DENSE_COLOUR`. The stronger the
     change, the more opaque is the pixel.
     """
-    strength = ((np.abs(change) - shown) / (STRONGEST_SHOWN_CHANGE - shown)).clip(0, 1)
+    strength = ((np.abs(change) - weakest_shown) / (STRONGEST_SHOWN_CHANGE - weakest_shown)).clip(0, 1)
     colours = np.zeros((*change.shape, 4), np.uint8)
     colours[..., :3] = np.where((change > 0)[..., None], np.array(DENSER_COLOUR), np.array(LESS_DENSE_COLOUR)).astype(
         np.uint8
     )
-    seen = np.where(np.abs(change) > shown, 0.35 + 0.65 * strength, 0)
+    seen = np.where(np.abs(change) > weakest_shown, 0.35 + 0.65 * strength, 0)
     colours[..., 3] = np.rint(255 * seen).astype(np.uint8)
     return colours
 
@@ -298,7 +298,7 @@ def comparison_json(comparison: PairComparison) -> Mapping[str, Any]:
 
     The notice *research use only* is not included. Lengths are in pixels of the frame (`FRAME_SIDE` x `FRAME_SIDE`).
     """
-    alignment, aligned, current = comparison.alignment, comparison.aligned, comparison.current
+    alignment, aligned, current = comparison.alignment, comparison.aligned_pair, comparison.current
     inside = current.lungs if current else None
     return {
         "comparable": comparison.is_comparable,
@@ -309,8 +309,8 @@ def comparison_json(comparison: PairComparison) -> Mapping[str, Any]:
         if alignment
         else None,
         "displacement_p95_px": round(alignment.displacement_percentile_px(95, inside=inside), 3) if alignment else None,
-        "matches": alignment.kept_count if alignment else 0,
-        "rejected": alignment.rejected_count if alignment else 0,
+        "matches": alignment.kept_match_count if alignment else 0,
+        "rejected": alignment.rejected_match_count if alignment else 0,
         "regions": [_region_json(region) for region in aligned.regions] if aligned else [],
     }
 

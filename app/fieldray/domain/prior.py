@@ -223,7 +223,7 @@ def is_lateral(header: ImageHeader) -> bool:
 
 def pair_record(prior: Prior, current: Outcome, comparison: PairComparison) -> PairRecord:
     """Return the record of a comparison of two images, for reports."""
-    aligned, problem, ref = comparison.aligned, comparison.problem, prior.outcome.ref
+    aligned, problem, ref = comparison.aligned_pair, comparison.problem, prior.outcome.ref
     return PairRecord(
         current=current.facts.content_sha256,
         current_frame=current.ref.frame,

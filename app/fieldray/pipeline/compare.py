@@ -220,7 +220,7 @@ def read_pair_image(ref: ImageRef, *, workers: Workers, finder: Model) -> PairIm
     framed = FramedImage(
         pixels=np.ascontiguousarray(seen.values[0, :, :, 0]),
         lungs=lungs_in_frame(lungs, facts.pixel_map),
-        pixel_map=facts.pixel_map,
+        frame_to_image=facts.pixel_map,
     )
     return PairImage(ref=ref, framed_image=framed, lungs=lungs, facts=facts)
 

@@ -381,10 +381,10 @@ def write_comparison(folder: Path, comparison: PairComparison, *, inputs: Sequen
 
     Raises UsageProblem, StorageProblem.
     """
-    if comparison.aligned is None or comparison.current is None:
+    if comparison.aligned_pair is None or comparison.current is None:
         _remove_previous(folder, inputs=inputs)
         return ()
-    aligned, comment = comparison.aligned, pair_notice()
+    aligned, comment = comparison.aligned_pair, pair_notice()
     contents = {
         WARPED_PRIOR_NAME: png_bytes(Image.fromarray(aligned.warped_prior), comment=comment),
         OVERLAY_NAME: png_bytes(pair_overlay(comparison.current, aligned), comment=comment),

@@ -173,8 +173,8 @@ def _scores() -> NetworkOutput:
 def _comparisons() -> tuple[Message, Message]:
     """Return a comparison with a picture of the differences, and one without."""
     pair = replace(pair_comparison(regions=1), reliability=1.2)
-    assert pair.aligned
-    problem, rejected = ComparisonProblem(reason=reason("compare_other_patients")), pair.aligned.alignment
+    assert pair.aligned_pair
+    problem, rejected = ComparisonProblem(reason=reason("compare_other_patients")), pair.aligned_pair.alignment
     return encode_message(pair), encode_message(
         replace(pair, aligned=None, problem=problem, rejected_alignment=rejected, reliability=None)
     )

@@ -37,16 +37,16 @@ def found(warp: np.ndarray) -> PairComparison:
 def test_a_known_warp_is_recovered(found: PairComparison, warp: np.ndarray) -> None:
     assert found.problem is None
     lungs = moved(chest(), warp).lungs
-    errors = np.hypot(*np.moveaxis(found.aligned.alignment.displacement - warp, -1, 0))[lungs]
+    errors = np.hypot(*np.moveaxis(found.aligned_pair.alignment.displacement - warp, -1, 0))[lungs]
     assert np.median(errors) < 1.5
     assert np.percentile(errors, 95) < 4
-    assert found.aligned.alignment.min_jacobian > 0
-    assert found.aligned.alignment.similarity_after > found.aligned.alignment.similarity_before
+    assert found.aligned_pair.alignment.min_jacobian > 0
+    assert found.aligned_pair.alignment.similarity_after > found.aligned_pair.alignment.similarity_before
 
 
 def test_matches_are_kept_or_rejected(found: PairComparison) -> None:
-    assert found.alignment.kept_count
-    assert found.alignment.kept_count + found.alignment.rejected_count == len(found.alignment.matches)
+    assert found.alignment.kept_match_count
+    assert found.alignment.kept_match_count + found.alignment.rejected_match_count == len(found.alignment.matches)
 
 
 def test_a_match_is_kept_if_it_is_similar_and_clearly_better_than_the_next() -> None:
@@ -60,8 +60,8 @@ def test_a_match_is_kept_if_it_is_similar_and_clearly_better_than_the_next() -> 
 
 def test_an_image_compared_with_itself_has_no_regions() -> None:
     done = compare(chest(), chest())
-    assert done.aligned.alignment.displacement_percentile_px(100) < 1e-4
-    assert done.aligned.regions == ()
+    assert done.aligned_pair.alignment.displacement_percentile_px(100) < 1e-4
+    assert done.aligned_pair.regions == ()
     assert comparison_json(done)["regions"] == []
 
 
@@ -72,7 +72,7 @@ def test_an_added_opacity_is_found_at_its_position(warp: np.ndarray) -> None:
     down, across = np.mgrid[:FRAME_SIDE, :FRAME_SIDE]
     opacity = 30 * np.exp(-0.5 * (np.hypot(down - row, across - column) / 14) ** 2)
     done = compare(chest(), framed(current.pixels + opacity, current.lungs))
-    strongest = done.aligned.regions[0]
+    strongest = done.aligned_pair.regions[0]
     assert strongest.is_denser
     assert strongest.box.top <= row <= strongest.box.top + strongest.box.rows
     assert strongest.box.left <= column <= strongest.box.left + strongest.box.columns
@@ -152,5 +152,5 @@ def test_local_normalising_takes_exposure_away() -> None:
 
 
 def _code(comparison: PairComparison) -> str:
-    assert comparison.aligned is None
+    assert comparison.aligned_pair is None
     return comparison.problem.reason.code

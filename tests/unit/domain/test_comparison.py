@@ -43,7 +43,7 @@ def alignment(**changes: object) -> Alignment:
 
 def framed(*, scale: float, top: float) -> FramedImage:
     pixels, nothing = np.zeros(WHOLE[:2], np.uint8), np.zeros(WHOLE[:2], bool)
-    return FramedImage(pixels=pixels, lungs=nothing, pixel_map=PixelMap(scale, top, scale, 0.0))
+    return FramedImage(pixels=pixels, lungs=nothing, frame_to_image=PixelMap(scale, top, scale, 0.0))
 
 
 def test_a_position_is_mapped_to_the_other_image_and_back() -> None:
@@ -53,7 +53,7 @@ def test_a_position_is_mapped_to_the_other_image_and_back() -> None:
     aligned = AlignedPair(
         alignment=alignment(displacement=bent), warped_prior=flat.astype(np.uint8), change=flat, regions=()
     )
-    pair = PairComparison(prior=framed(scale=4.0, top=0.0), current=framed(scale=2.0, top=100.0), aligned=aligned)
+    pair = PairComparison(prior=framed(scale=4.0, top=0.0), current=framed(scale=2.0, top=100.0), aligned_pair=aligned)
     row, column = pair.prior_position(300.0, 400.0)  # (100, 200) of the frame
     # The first pixel's centre lies at 0.5.
     down, across = 8 + 6 * np.sin(199.5 / 60), -5 + 6 * np.cos(99.5 / 60)
@@ -74,7 +74,7 @@ def test_matches_are_counted_and_lengths_measured() -> None:
     field = np.zeros(WHOLE, np.float32)
     field[:256] = (3, 4)
     found = alignment(displacement=field)
-    assert (found.kept_count, found.rejected_count) == (2, 1)
+    assert (found.kept_match_count, found.rejected_match_count) == (2, 1)
     inside = np.zeros(WHOLE[:2], bool)
     inside[:100] = True
     assert found.displacement_percentile_px(50, inside=inside) == 5.0

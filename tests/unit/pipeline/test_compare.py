@@ -68,7 +68,7 @@ def test_two_images_of_one_patient_are_comparable_repeatedly(plain: PairComparer
     pair = plain.compare(named("a-1.png"), named("a-2.png"))
     assert pair.comparison.is_comparable
     assert not pair.is_unreadable
-    assert pair.comparison.seconds > 0
+    assert pair.comparison.duration_s > 0
     # The mask of 16 x 16 cells lies in the frame where it was drawn
     drawn = lung_mask(512, 512, 1) > 127
     assert (pair.prior.framed_image.lungs & drawn).sum() / drawn.sum() > 0.85

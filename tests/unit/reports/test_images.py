@@ -253,8 +253,8 @@ def test_a_foreign_file_is_not_replaced_by_a_comparison(tmp_path: Path) -> None:
 
 
 def test_the_comparison_overlay_has_regions_and_a_label() -> None:
-    assert COMPARED.aligned is not None
-    picture = pair_overlay(chest(), COMPARED.aligned)
+    assert COMPARED.aligned_pair is not None
+    picture = pair_overlay(chest(), COMPARED.aligned_pair)
     assert picture.size[0] == FRAME_SIDE
     assert picture.size[1] > FRAME_SIDE
     assert picture.getpixel((178, 130)) == DENSER_COLOUR  # two pixels left of the box
