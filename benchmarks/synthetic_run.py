@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from fieldray.domain.finding import Finding, Outcome, ReadFacts, RefusedOutcome, ScreenedOutcome, decide
+from fieldray.domain.finding import Finding, ImageFacts, Outcome, RefusedOutcome, ScreenedOutcome, decide
 from fieldray.domain.image import Image, ImageHeader, ImageRef, PixelMap
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.mask import CompressedShares
@@ -94,7 +94,7 @@ class SyntheticRun:
         )
         ref = ImageRef(path=Path(f"/archive/{number // 1000:05}/image-{number:08}.dcm"), kind="dicom", header=header)
         if draws.random() < 1 / 30:
-            return RefusedOutcome(ref=ref, reason=reason("view", view="LL"), facts=ReadFacts(content_sha256=content))
+            return RefusedOutcome(ref=ref, reason=reason("view", view="LL"), facts=ImageFacts(content_sha256=content))
         return self._screened(ref, content, draws)
 
     def _screened(self, ref: ImageRef, content: str, draws: random.Random) -> ScreenedOutcome:
@@ -105,12 +105,12 @@ class SyntheticRun:
         seen = self._model.manifest.input
         return ScreenedOutcome(
             ref=ref,
-            facts=ReadFacts(
+            facts=ImageFacts(
                 content_sha256=content,
                 rows=ref.header.rows,
                 columns=ref.header.columns,
                 thumbnail=picture,
-                pixel_map=PixelMap(ref.header.rows / seen.height, 0.0, ref.header.columns / seen.width, 0.0),
+                input_to_image=PixelMap(ref.header.rows / seen.height, 0.0, ref.header.columns / seen.width, 0.0),
                 decode_ms=round(draws.uniform(20, 120), 3),
             ),
             findings=(Finding(label=point.label, score=score, point=point, decision=decide(score, point)),),

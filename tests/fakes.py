@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.finding import ReadFacts
+from fieldray.domain.finding import ImageFacts
 from fieldray.domain.image import Correction, Image, ImageRef, PixelMap, Window
 from fieldray.domain.model import LUNG_CHECKS, BackendName, Model, Prediction
 from fieldray.errors import BackendProblem, Cancelled, Unreadable
@@ -72,11 +72,11 @@ class FakeReaders:
         if "unloaded" in name:
             raise BackendProblem(reason("worker_died"))
         if question.rules and (unsuitable := check_header(ref.header, question.rules)):
-            facts = ReadFacts(content_sha256=hash_of(ref))
+            facts = ImageFacts(content_sha256=hash_of(ref))
             return AnalysisResult(facts=facts, problem=unsuitable, is_refusal=True)
         spec = question.frame_spec or (model and model.manifest.input)
         assert spec
-        facts = ReadFacts(content_sha256=hash_of(ref), rows=spec.height, columns=spec.width, decode_ms=1.5)
+        facts = ImageFacts(content_sha256=hash_of(ref), rows=spec.height, columns=spec.width, decode_ms=1.5)
         if "blank" in name:
             return AnalysisResult(facts=facts, problem=reason("blank"), is_refusal=True)
         if "cut" in name:

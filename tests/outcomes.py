@@ -8,7 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
-from fieldray.domain.finding import Decision, FailedOutcome, Finding, ReadFacts, RefusedOutcome, ScreenedOutcome, decide
+from fieldray.domain.finding import (
+    Decision,
+    FailedOutcome,
+    Finding,
+    ImageFacts,
+    RefusedOutcome,
+    ScreenedOutcome,
+    decide,
+)
 from fieldray.domain.image import ImageHeader, ImageRef, PixelMap
 from fieldray.domain.model import Estimate, OperatingPoint
 from fieldray.domain.run import PackSpec, RefusalOverrides, Run, RunSpec, StoredResult
@@ -68,14 +76,14 @@ def image_ref(name: str = "a.dcm", **changes: object) -> ImageRef:
     return ImageRef(**{"path": Path("/images") / name, "kind": "dicom", "header": header, **changes})
 
 
-def read_facts(content_sha256: str = "c" * 64) -> ReadFacts:
+def read_facts(content_sha256: str = "c" * 64) -> ImageFacts:
     """Return all facts of an image that was read."""
-    return ReadFacts(
+    return ImageFacts(
         content_sha256=content_sha256,
         rows=300,
         columns=200,
         thumbnail=np.arange(12, dtype=np.uint8).reshape(3, 4),
-        pixel_map=PixelMap(1.0, 0.5, 2.0, 0.25),
+        input_to_image=PixelMap(1.0, 0.5, 2.0, 0.25),
         decode_ms=12.3456,
         notes=("monochrome1",),
     )

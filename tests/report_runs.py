@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from pydicom import dcmread
 
-from fieldray.domain.finding import Finding, ReadFacts, ScreenedOutcome
+from fieldray.domain.finding import Finding, ImageFacts, ScreenedOutcome
 from fieldray.domain.image import ImageRef, PixelMap, ShownImage
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.mask import CompressedShares
@@ -87,12 +87,12 @@ def screened_file(ref: ImageRef, *, score: float = 0.8) -> ScreenedOutcome | Non
         return None
     rows, columns = image.size
     pixel_map = PixelMap(rows / _MAP_SIDE, 0.0, columns / _MAP_SIDE, 0.0)
-    facts = ReadFacts(
+    facts = ImageFacts(
         content_sha256=hashlib.sha256(data).hexdigest(),
         rows=rows,
         columns=columns,
         thumbnail=thumbnail(image),
-        pixel_map=pixel_map,
+        input_to_image=pixel_map,
     )
     return ScreenedOutcome(
         ref=ref,

@@ -92,7 +92,7 @@ def _looks_for_anything(pack: HasClassNames) -> bool:
 
 def decision_sentence(translator: Translator, finding: Finding) -> str:
     """Return a sentence on the decision of a finding. The subject of the sentence is the pack, not the patient."""
-    if finding.is_by_larger_output:
+    if finding.is_decided_by_larger_output:
         return translator.text(
             "This model is unsigned and has no known operating point. The model has one output for each class, and "
             "the larger output decides the class."

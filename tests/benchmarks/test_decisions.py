@@ -24,7 +24,7 @@ from benchmarks.decisions import (
 from benchmarks.image_files import IMAGE_KINDS
 from fakes import FakeEngine, FakeReaders
 from fieldray.commands.console import Console
-from fieldray.domain.finding import ReadFacts
+from fieldray.domain.finding import ImageFacts
 from fieldray.domain.image import PixelMap
 from fieldray.domain.model import Model
 from fieldray.domain.pack_setup import set_up_pack
@@ -50,7 +50,7 @@ class Darker(FakeReaders):
             return AnalysisResult(problem=reason("truncated"))
         self.kinds.append(ref.path.suffix)
         values = np.full((1, spec.height, spec.width, 1), self._grey - 10 * is_full, np.uint8)
-        return AnalysisResult(values=values, facts=ReadFacts(pixel_map=PixelMap(1, 0, 1, 0)))
+        return AnalysisResult(values=values, facts=ImageFacts(input_to_image=PixelMap(1, 0, 1, 0)))
 
 
 def program(grey: int) -> SingleImageScreener:
@@ -83,7 +83,7 @@ def test_large_images_stay_as_they_are_and_bad_ones_are_counted(tmp_path: Path) 
 
 def test_the_benchmark_makes_the_decisions_of_screening_for_each_label() -> None:
     above = screened(score=1.0, decision="above")
-    above = replace(above, facts=ReadFacts(notes=("read_twice",)))
+    above = replace(above, facts=ImageFacts(notes=("read_twice",)))
     found = make_pair("RLE", "opacity", above, screened(score=0.0, decision="below"))
     assert found.decisions == ("above", "below") and found.is_close and not found.is_equal
     compared = DecisionComparison(pairs=[found])

@@ -18,7 +18,7 @@ import pytest
 
 from archives import archive_request, cluster_of_nodes
 from benchmarks.cluster_kills import find_node_processes
-from fieldray.domain.finding import FailedOutcome, Outcome, ReadFacts, RefusedOutcome
+from fieldray.domain.finding import FailedOutcome, ImageFacts, Outcome, RefusedOutcome
 from fieldray.domain.image import ImageRef
 from fieldray.errors import EnvironmentProblem, StorageProblem, UsageProblem
 from fieldray.reasons import Reason, reason
@@ -277,7 +277,7 @@ def test_results_that_do_not_fit_the_request_are_discarded(
     tmp_path: Path, request_made: ArchiveRequest, case: str
 ) -> None:
     refs = [ImageRef(path=tmp_path / name) for name in ("a", "b")]
-    facts = ReadFacts(content_sha256="ab" * 32)
+    facts = ImageFacts(content_sha256="ab" * 32)
     large = dataclasses.replace(facts, thumbnail=np.zeros((64, 64), np.uint8), preview=os.urandom(2**21))
     outcomes: list[Outcome] = [RefusedOutcome(ref=ref, reason=reason("blank"), facts=facts) for ref in refs]
     hashes = {tmp_path / "a": "ab" * 32}

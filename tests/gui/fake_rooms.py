@@ -20,7 +20,7 @@ from fieldray.desktop.background import Services
 from fieldray.domain.comparison import (
     PairComparison,
 )
-from fieldray.domain.finding import FailedOutcome, Finding, Outcome, ReadFacts, RefusedOutcome, ScreenedOutcome, decide
+from fieldray.domain.finding import FailedOutcome, Finding, ImageFacts, Outcome, RefusedOutcome, ScreenedOutcome, decide
 from fieldray.domain.image import Image, ImageHeader, ImageRef, PixelMap
 from fieldray.domain.model import Estimate, HeaderRules, InputSpec, Label, Manifest, Model, OutputRoles
 from fieldray.domain.prior import Prior, StoredPriors
@@ -137,12 +137,12 @@ def screened(number: int, score: float, *, with_thumbnail: bool = False) -> Scre
     rows, columns = np.mgrid[0:CELLS, 0:CELLS]
     spot = np.exp(-((rows - 8) ** 2 + (columns - 4) ** 2) / 5)
     logits = (spot * 14 * score - 3.0).astype(np.float32)
-    facts = ReadFacts(
+    facts = ImageFacts(
         content_sha256=f"{number:064x}",
         rows=600,
         columns=512,
         thumbnail=thumbnail(image_image(number)) if with_thumbnail else None,
-        pixel_map=PixelMap(600 / SIDE, 0.0, 512 / SIDE, 0.0),
+        input_to_image=PixelMap(600 / SIDE, 0.0, 512 / SIDE, 0.0),
         decode_ms=143.0,
     )
     return ScreenedOutcome(

@@ -15,7 +15,7 @@ from PySide6.QtWidgets import QApplication, QFileDialog, QPushButton
 
 from fieldray.desktop.dialogs import ExportDialog
 from fieldray.desktop.worklist_rows import COLUMN_KEYS
-from fieldray.domain.finding import ReadFacts
+from fieldray.domain.finding import ImageFacts
 from fieldray.domain.image import Correction
 from fieldray.domain.run import (
     BackendChanged,
@@ -213,7 +213,7 @@ def test_a_notice_says_that_a_pack_has_no_edge_tpu_file(desk: Desk) -> None:
 
 
 def test_refused_and_failed_images_can_be_judged_if_their_content_is_known(desk: Desk, rooms: FakeRooms) -> None:
-    facts = ReadFacts(content_sha256="5" * 64)
+    facts = ImageFacts(content_sha256="5" * 64)
     rooms.outcomes += [replace(refused(5), facts=facts), replace(failed(6), facts=facts), failed(7)]
     desk.screen()
     bar, session = desk.window.result_panel.verdict, desk.rooms.session

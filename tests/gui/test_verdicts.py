@@ -27,7 +27,7 @@ from fieldray.desktop.overlay import TOP_LEFT, corner_texts
 from fieldray.desktop.verdicts import Commands, ReadVerdictCommand, Verdicts, VerdictSubject, WriteVerdictCommand
 from fieldray.desktop.worklist_model import VERDICT_ROLE
 from fieldray.desktop.worklist_rows import COLUMN_KEYS
-from fieldray.domain.finding import Outcome, ReadFacts, ScreenedOutcome
+from fieldray.domain.finding import ImageFacts, Outcome, ScreenedOutcome
 from fieldray.domain.run import ImageDone, Verdict, VerdictChoice
 from fieldray.errors import StorageProblem
 from fieldray.formatting import time_text
@@ -463,7 +463,7 @@ def type_note(desk: Desk, text: str) -> None:
 
 
 def test_a_note_stays_with_its_image_when_the_wheel_turns(desk: Desk, rooms: FakeRooms) -> None:
-    refusal = replace(refused(5), facts=ReadFacts(content_sha256="5" * 64))
+    refusal = replace(refused(5), facts=ImageFacts(content_sha256="5" * 64))
     rooms.outcomes[:] = [screened(1, 0.9), refusal]
     screen(desk)
     desk.open_row(1)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import PIL.Image
 
-from fieldray.domain.finding import Outcome, ReadFacts, Screened
+from fieldray.domain.finding import ImageFacts, Outcome, Screened
 from fieldray.domain.image import ImageHeader
 from fieldray.domain.run import RunSpec, Verdict
 from fieldray.reasons import reason
@@ -165,7 +165,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def _said(found: Any) -> dict[str, Any]:
     outcome = found.outcome
-    facts: ReadFacts = outcome.facts
+    facts: ImageFacts = outcome.facts
     return {
         "id": found.row_id,
         "image": os.fsencode(outcome.ref.key).hex(),

@@ -484,7 +484,7 @@ def truths_from_verdicts(results: Iterable[StoredResult], *, label: str) -> dict
         leading = leading_finding(outcome)
         if leading is None or confirms is None or not isinstance(outcome, ScreenedOutcome):
             continue
-        has_one = leading.is_by_larger_output or len(outcome.findings) == 1
+        has_one = leading.is_decided_by_larger_output or len(outcome.findings) == 1
         is_known = {"abnormal": leading.label == label, "normal": confirms or has_one}
         if is_known.get(outcome.category):
             truths[outcome.ref.key] = (outcome.category == "abnormal") == confirms

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
 from fieldray.commands.console import Console, duration_text, progress_text
-from fieldray.domain.finding import Category, ResultCount, can_be_turned, count_of_outcome, image_count
+from fieldray.domain.finding import Category, ResultCount, can_be_fixed_by_turning, count_of_outcome, image_count
 from fieldray.domain.history import ResultBrief
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.purpose import PatientCount, patients_sentence
@@ -154,10 +154,10 @@ class PackSummary:
     def add_counts(self, result_counts: Iterable[ResultCount]) -> None:
         """Add results to the counts of the pack. Each item is a class and the number of its results."""
         for kind in result_counts:
-            self.counts[kind.category] += kind.number
+            self.counts[kind.category] += kind.result_count
             self.patients.add(kind)
-            self.folders += kind.number * (not FOLDER_PROBLEM_CODES.isdisjoint(kind.codes))
-            self.read_first += kind.classified_read_first_count
+            self.folders += kind.result_count * (not FOLDER_PROBLEM_CODES.isdisjoint(kind.codes))
+            self.read_first += kind.legacy_read_first_count
 
     def set_counts(self, result_counts: Iterable[ResultCount]) -> None:
         """Replace the pack's counts by the counts `result_counts`, which were read from the database after the run.
@@ -487,7 +487,7 @@ def result_counts_of_run(database: Path, run_id: int) -> tuple[tuple[ResultCount
 def _reason_and_notes(result: ResultBrief) -> Iterator[str]:
     """Yield the reason why an image was not suitable or failed, then the notes on the result."""
     if result.reason:
-        yield result.reason.text + (" (--turn)" if can_be_turned(result.reason) else "")
+        yield result.reason.text + (" (--turn)" if can_be_fixed_by_turning(result.reason) else "")
     yield from (note.text for note in result.notes if note.code not in COMMON_NOTE_CODES)
 
 

@@ -35,8 +35,8 @@ from fieldray.domain.finding import (
     Outcome,
     RefusedOutcome,
     ScreenedOutcome,
+    can_be_fixed_by_turning,
     can_be_overruled,
-    can_be_turned,
     lungs_of,
     notes_of,
     override_notes,
@@ -249,7 +249,7 @@ class ResultPanel(QScrollArea):
         if why is None or not can_be_overruled(why):
             return
         offered = [(text("Screen this image anyway"), RefusalOverrides(overrules=True))]
-        if can_be_turned(why):
+        if can_be_fixed_by_turning(why):
             is_grey = why.code == "inverted"
             turned = text("Swap black and white, and screen") if is_grey else text("Turn the image and screen")
             offered.insert(0, (turned, RefusalOverrides(turns=True)))

@@ -250,7 +250,7 @@ class WorkListDelegate(QStyledItemDelegate):
             return
         label = short_label(self._translator, row.category, row.manifest)
         line = box.adjusted(_SHAPE + 6, 0, 0, 0)
-        if row.finding is not None and row.finding.is_by_larger_output:
+        if row.finding is not None and row.finding.is_decided_by_larger_output:
             below = line.adjusted(0, ROW_HEIGHT // 2, 0, 0)
             self._line(painter, below, unsigned_notice(self._translator), "muted", scaled_font(font, 0.87))
         self._line(painter, line, label, row.category, demibold_font(font))
@@ -262,7 +262,7 @@ class WorkListDelegate(QStyledItemDelegate):
         if row is None:
             self._line(painter, box, "–", "muted", font)
             return
-        is_by_larger_output = row.finding is not None and row.finding.is_by_larger_output
+        is_by_larger_output = row.finding is not None and row.finding.is_decided_by_larger_output
         has_score = has_score and row.finding is not None and not is_by_larger_output
         has_label = box.width() + 2 * _GAP > SHAPE_COLUMN_WIDTH
         below = box.adjusted(_SHAPE + 6 if has_label else 0, ROW_HEIGHT // 2, _GAP, -4)

@@ -296,7 +296,9 @@ def score_cell_text(translator: Translator, row: WorkListRow) -> str:
 
 def _class_text(translator: Translator, row: WorkListRow) -> str:
     word = category_label(translator, row.category, row.manifest)
-    return f"{word} ({unsigned_notice(translator)})" if row.finding and row.finding.is_by_larger_output else word
+    return (
+        f"{word} ({unsigned_notice(translator)})" if row.finding and row.finding.is_decided_by_larger_output else word
+    )
 
 
 def result_text(translator: Translator, row: WorkListRow) -> str:

@@ -38,7 +38,7 @@ BORDERLINE_LOG_ODDS_MARGIN: Final = 0.8
 # scores move less: by less than 0.2 for 99 of 100 images of children with the packs of 256 pixels. The scores of images
 # cropped to the lungs move by 0.3 to 0.5, because the crop moves. For them, a wider margin changed none of 397
 # decisions.
-NARROW_MARGIN_OVERSAMPLING: Final = 1.5
+NARROW_MARGIN_MIN_OVERSAMPLING: Final = 1.5
 NARROW_LOG_ODDS_MARGIN: Final = 0.2
 _INT8_STEP: Final = 1 / 256  # step of an uncalibrated int8 score; close to 0 and 1 this margin is the wider one
 BORDERLINE_DISTANCE_MARGIN: Final = 0.015  # as a share of the limit of the out-of-distribution check
@@ -78,7 +78,7 @@ class Finding:
     decision: Decision
 
     @property
-    def is_by_larger_output(self) -> bool:
+    def is_decided_by_larger_output(self) -> bool:
         """Whether the larger output of the network decided, because the model has no operating point."""
         return self.point is None and self.decision != "not_assessed"
 
@@ -155,7 +155,7 @@ def score_bounds(
     oversampling  pixels read per pixel of the network's input, on the axis (rows or columns) where this number is
                   smaller; with 1.5 or more the margin is narrower
     """
-    margin = NARROW_LOG_ODDS_MARGIN if oversampling >= NARROW_MARGIN_OVERSAMPLING else BORDERLINE_LOG_ODDS_MARGIN
+    margin = NARROW_LOG_ODDS_MARGIN if oversampling >= NARROW_MARGIN_MIN_OVERSAMPLING else BORDERLINE_LOG_ODDS_MARGIN
 
     def moved(score: float, way: int) -> float:
         by_odds = calibrate(score, Calibration(slope=1.0, intercept=way * margin))
@@ -205,13 +205,13 @@ def _decided_like(found: Finding, score: float) -> Decision:
 
     For a model without an operating point, the decision is "above" from a score of 0.5 on.
     """
-    if found.is_by_larger_output:
+    if found.is_decided_by_larger_output:
         return "above" if score >= 0.5 else "below"
     return decide(score, found.point)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class ReadFacts:
+class ImageFacts:
     """Facts that were found while reading an image, small enough to keep for every row of the work list.
 
     content_sha256  SHA-256 (hex) of the file; empty if the file could not be read
@@ -230,10 +230,10 @@ class ReadFacts:
     columns: int = 0
     thumbnail: NDArray[np.uint8] | None = None
     preview: bytes = b""
-    pixel_map: PixelMap | None = None
+    input_to_image: PixelMap | None = None
     decode_ms: float = 0.0
     notes: tuple[str, ...] = ()
-    stamp: bytes = b""
+    file_stamp: bytes = b""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -250,7 +250,7 @@ class ScreenedOutcome:
     status: ClassVar[Status] = "screened"
 
     ref: ImageRef
-    facts: ReadFacts
+    facts: ImageFacts
     findings: tuple[Finding, ...]
     class_maps: NDArray[np.float32] | None
     pack_name: str
@@ -271,7 +271,7 @@ class ScreenedOutcome:
         A model without an operating point has only two classes, *abnormal* and *normal*. If a lung was not seen, the
         image stays in its class, and the reason to read the image first is kept with the result.
         """
-        if reason_of(self) and not self.is_by_larger_output:
+        if reason_of(self) and not self.is_decided_by_larger_output:
             return "read_first"
         decisions = {finding.decision for finding in self.findings}
         if "above" in decisions:
@@ -281,9 +281,9 @@ class ScreenedOutcome:
         return "normal" if decisions == {"below"} else "not_assessed"
 
     @property
-    def is_by_larger_output(self) -> bool:
+    def is_decided_by_larger_output(self) -> bool:
         """Whether the larger output of the network decided, because the model has no operating point."""
-        return any(finding.is_by_larger_output for finding in self.findings)
+        return any(finding.is_decided_by_larger_output for finding in self.findings)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -297,7 +297,7 @@ class RefusedOutcome:
 
     ref: ImageRef
     reason: Reason
-    facts: ReadFacts = field(default_factory=ReadFacts)
+    facts: ImageFacts = field(default_factory=ImageFacts)
     lungs: LungFields | None = None
 
     @property
@@ -319,7 +319,7 @@ class FailedOutcome:
     ref: ImageRef
     stage: Stage
     reason: Reason
-    facts: ReadFacts = field(default_factory=ReadFacts)
+    facts: ImageFacts = field(default_factory=ImageFacts)
 
 
 Outcome = ScreenedOutcome | RefusedOutcome | FailedOutcome
@@ -338,7 +338,7 @@ def can_be_overruled(why: Reason) -> bool:
     return why.code in _OVERRULABLE
 
 
-def can_be_turned(why: Reason) -> bool:
+def can_be_fixed_by_turning(why: Reason) -> bool:
     """Return whether turning an image removes the reason for which the image was refused.
 
     This is true for an image that lies on its side, is upside down or is inverted.
@@ -352,7 +352,9 @@ def without_preview(outcome: Outcome) -> Outcome:
     Removing both saves memory where thousands of outcomes are kept.
     """
     facts = outcome.facts
-    return replace(outcome, facts=replace(facts, preview=b"", stamp=b"")) if facts.preview or facts.stamp else outcome
+    return (
+        replace(outcome, facts=replace(facts, preview=b"", stamp=b"")) if facts.preview or facts.file_stamp else outcome
+    )
 
 
 def lungs_of(outcome: Outcome) -> LungFields | None:
@@ -390,7 +392,7 @@ def leading_finding_among(findings: Iterable[Finding]) -> Finding | None:
     compared.
     """
     order, found = _MOST_URGENT_FIRST.index, tuple(findings)
-    if found and found[0].is_by_larger_output:
+    if found and found[0].is_decided_by_larger_output:
         return found[0]
     return min(found, key=lambda one: (order(one.decision), -one.score), default=None)
 
@@ -417,7 +419,7 @@ def most_urgent_pack_position(outcomes: Sequence[Outcome]) -> int:
     return min(range(len(outcomes)), key=urgency)
 
 
-def with_shared_facts(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
+def copy_missing_facts(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
     """Return the outcomes of several packs for one image, each with the facts from reading the image.
 
     An outcome lacks these facts if a worker process ended before it had read the image. The facts are then copied from
@@ -445,21 +447,21 @@ class ResultCount:
 
     category: Category
     codes: tuple[str, ...]
-    number: int
+    result_count: int
 
     @property
-    def classified_read_first_count(self) -> int:
+    def legacy_read_first_count(self) -> int:
         """The number of images that are to be read first and still have the class *abnormal* or *normal*.
 
         The number is above 0 only for a legacy model of the dissertation. Such a model has two classes, and an image to
         be read first stays in its class.
         """
         is_classed = self.category in ("abnormal", "normal")
-        return self.number if is_classed and not READ_FIRST_CODES.isdisjoint(self.codes) else 0
+        return self.result_count if is_classed and not READ_FIRST_CODES.isdisjoint(self.codes) else 0
 
 
 def count_of_outcome(outcome: Outcome) -> ResultCount:
     """Return the `ResultCount` of a single outcome. The number in the result is 1."""
     why = reason_of(outcome)
     codes = tuple(said.code for said in (*([why] if why else []), *notes_of(outcome)))
-    return ResultCount(category=outcome.category, codes=codes, number=1)
+    return ResultCount(category=outcome.category, codes=codes, result_count=1)

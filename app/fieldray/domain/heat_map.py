@@ -159,7 +159,7 @@ class ShownMap:
 
 def shown_map(outcome: Outcome, manifest: Manifest) -> ShownMap | None:
     """Return the class map to show for an outcome; None if the outcome has no class map to show."""
-    finding, pixel_map = leading_finding(outcome), outcome.facts.pixel_map
+    finding, pixel_map = leading_finding(outcome), outcome.facts.input_to_image
     if not isinstance(outcome, ScreenedOutcome) or finding is None or outcome.class_maps is None or pixel_map is None:
         return None
     logits = label_logits(outcome.class_maps, finding.label, manifest)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from fieldray.domain.comparison import ChangeRegion, PairComparison
-from fieldray.domain.finding import Outcome, ReadFacts, ScreenedOutcome
+from fieldray.domain.finding import ImageFacts, Outcome, ScreenedOutcome
 from fieldray.domain.image import ImageHeader, ImageRef, parse_dicom_date
 from fieldray.domain.patient import PatientMatch, match_patients
 from fieldray.domain.purpose import views_of
@@ -104,7 +104,7 @@ def unscreened_outcome(ref: ImageRef) -> ScreenedOutcome:
     """Return an outcome for an image that no pack has screened. The outcome has no score, class map or finding."""
     return ScreenedOutcome(
         ref=ref,
-        facts=ReadFacts(),
+        facts=ImageFacts(),
         findings=(),
         class_maps=None,
         pack_name="",

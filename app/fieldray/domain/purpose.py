@@ -211,8 +211,8 @@ class PatientCount:
                       are added to `unstated_ages`. All other results change no count
         """
         is_unintended = result_count.category == "refused" and not _OTHERS.isdisjoint(result_count.codes)
-        self.unintended_patients += result_count.number * is_unintended
-        self.unstated_ages += result_count.number * (AGE_NOTE_CODES[False] in result_count.codes)
+        self.unintended_patients += result_count.result_count * is_unintended
+        self.unstated_ages += result_count.result_count * (AGE_NOTE_CODES[False] in result_count.codes)
 
     def notes(self, accepted: HeaderRules) -> tuple[Reason, ...]:
         """Return notes on the number of images of unintended patients, and of images without a stated age.

@@ -15,8 +15,8 @@ from fieldray.domain.finding import (
     Category,
     Outcome,
     ResultCount,
+    can_be_fixed_by_turning,
     can_be_overruled,
-    can_be_turned,
     most_urgent_pack_position,
 )
 from fieldray.domain.image import NO_CORRECTION, Correction, ImageRef
@@ -273,7 +273,7 @@ class RefusalOverrides:
         turn  the correction with which the refused image was read. An image is turned only once: the result is False
               unless `turn` is `NO_CORRECTION`
         """
-        return self.turns and can_be_turned(why) and turn == NO_CORRECTION
+        return self.turns and can_be_fixed_by_turning(why) and turn == NO_CORRECTION
 
     def will_overrule(self, why: Reason, turn: Correction) -> bool:
         """Return whether an image refused for this reason is to be screened nevertheless.

@@ -19,7 +19,7 @@ import PIL.Image
 from numpy.typing import NDArray
 from PIL.JpegImagePlugin import JpegImageFile
 
-from fieldray.domain.finding import PREVIEW_SIDE, THUMBNAIL_SIDE, ReadFacts
+from fieldray.domain.finding import PREVIEW_SIDE, THUMBNAIL_SIDE, ImageFacts
 from fieldray.domain.image import NO_CORRECTION, Image, ImageRef, Window
 from fieldray.errors import Unreadable, UnsuitableImage
 from fieldray.imaging.identify import (
@@ -127,16 +127,16 @@ class ImageFile:
         return self.decode_image(needed_size).corrected(self._ref.turn)
 
 
-def facts_of_read_image(file: ImageFile, image: Image, upright: Image) -> ReadFacts:
+def facts_of_read_image(file: ImageFile, image: Image, upright: Image) -> ImageFacts:
     """Return the facts of an image that was read: size, notes, preview and thumbnail.
 
     image    the image as stored in the file, from which the preview is made
     upright  the upright image, from which the thumbnail is made
     """
     rows, columns = upright.size
-    return ReadFacts(
+    return ImageFacts(
         content_sha256=file.content_sha256,
-        stamp=file.stamp,
+        file_stamp=file.stamp,
         rows=rows,
         columns=columns,
         preview=encode_preview(

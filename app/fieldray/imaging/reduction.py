@@ -29,7 +29,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.finding import NARROW_MARGIN_OVERSAMPLING
+from fieldray.domain.finding import NARROW_MARGIN_MIN_OVERSAMPLING
 from fieldray.domain.image import Box, Detail, Image
 from fieldray.domain.model import InputSpec
 
@@ -129,7 +129,7 @@ def target_size_for_crop(spec: InputSpec, box: Box, image: Image, detail: Detail
     pixels = min(box.rows / spec.height, box.columns / spec.width) / image.step
     least, wanted = (1.0, 1.0 / WAVELET_OVERSAMPLING) if image.is_approximate else (BLOCK_OVERSAMPLING, 1.0)
     if detail == "fine":
-        least, wanted = NARROW_MARGIN_OVERSAMPLING, NARROW_MARGIN_OVERSAMPLING / WAVELET_OVERSAMPLING
+        least, wanted = NARROW_MARGIN_MIN_OVERSAMPLING, NARROW_MARGIN_MIN_OVERSAMPLING / WAVELET_OVERSAMPLING
     if detail == "finer":
         least, wanted = FINE_DETAIL_FACTOR * WAVELET_OVERSAMPLING, FINE_DETAIL_FACTOR
     if image.step == 1 or pixels >= least:

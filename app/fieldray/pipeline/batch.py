@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fieldray.domain.finding import FailedOutcome, Outcome, with_shared_facts
+from fieldray.domain.finding import FailedOutcome, Outcome, copy_missing_facts
 from fieldray.domain.image import ImageRef
 from fieldray.domain.pack_setup import PackSetup
 from fieldray.domain.run import PackOfRun, Progress, Publish, RunChanged, RunSpec, RunState
@@ -457,7 +457,7 @@ class Batch:
         """
         wanted = [position for position, outcome in enumerate(known) if outcome is None]
         screened = iter(self._ports.screen(ref, wanted) if wanted else ())
-        outcomes = with_shared_facts([outcome or next(screened) for outcome in known])
+        outcomes = copy_missing_facts([outcome or next(screened) for outcome in known])
         return _ScreenedImage(outcomes, frozenset(range(len(known))).difference(wanted))
 
 

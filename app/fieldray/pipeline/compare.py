@@ -23,7 +23,7 @@ import numpy as np
 
 from fieldray.comparison.compare import COMPARE, SERVICE, CompareRequest
 from fieldray.domain.comparison import FRAME_SIDE, ComparisonProblem, FramedImage, ImageOfPair, PairComparison
-from fieldray.domain.finding import FailedOutcome, Outcome, ReadFacts, leading_finding
+from fieldray.domain.finding import FailedOutcome, ImageFacts, Outcome, leading_finding
 from fieldray.domain.image import ImageRef, PixelMap
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.mask import Mask
@@ -78,7 +78,7 @@ class PairImage:
     lungs: LungFields | None = None
     problem: Reason | None = None
     could_be_read: bool = True
-    facts: ReadFacts = field(default_factory=ReadFacts)
+    facts: ImageFacts = field(default_factory=ImageFacts)
 
     @property
     def outcome(self) -> Outcome:
@@ -215,12 +215,12 @@ def read_pair_image(ref: ImageRef, *, workers: Workers, finder: Model) -> PairIm
     if seen.problem:
         could_be_read = seen.is_refusal or seen.stage != "decode"
         return PairImage(ref=ref, lungs=lungs, problem=seen.problem, could_be_read=could_be_read, facts=facts)
-    if lungs is None or seen.values is None or facts.pixel_map is None:
+    if lungs is None or seen.values is None or facts.input_to_image is None:
         raise ValueError("an image without a frame")
     framed = FramedImage(
         pixels=np.ascontiguousarray(seen.values[0, :, :, 0]),
-        lungs=lungs_in_frame(lungs, facts.pixel_map),
-        frame_to_image=facts.pixel_map,
+        lungs=lungs_in_frame(lungs, facts.input_to_image),
+        frame_to_image=facts.input_to_image,
     )
     return PairImage(ref=ref, framed_image=framed, lungs=lungs, facts=facts)
 

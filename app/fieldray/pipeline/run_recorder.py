@@ -186,10 +186,10 @@ class _PackCounts:
 
     def note(self, kinds: Iterable[ResultCount]) -> None:
         for kind in kinds:
-            self.images += kind.number * (kind.category != "not_an_image")
-            self.out_of_distribution += kind.number * (_UNLIKE in kind.codes)
-            self.overridden += kind.number * (not OVERRIDE_NOTE_CODES.isdisjoint(kind.codes))
-            self.read_first += kind.classified_read_first_count
+            self.images += kind.result_count * (kind.category != "not_an_image")
+            self.out_of_distribution += kind.result_count * (_UNLIKE in kind.codes)
+            self.overridden += kind.result_count * (not OVERRIDE_NOTE_CODES.isdisjoint(kind.codes))
+            self.read_first += kind.legacy_read_first_count
 
     @property
     def notes(self) -> Notes:

@@ -195,7 +195,7 @@ def structured_report(subject: ReportedImage) -> Dataset:
 def _group(subject: ReportedImage, finding: Finding) -> Dataset:
     """Return the measurement group for one finding of the pack."""
     point, manifest = finding.point, subject.stored_run.manifest
-    meaning = (_BY_LARGER if finding.is_by_larger_output else _DECISIONS)[finding.decision]
+    meaning = (_BY_LARGER if finding.is_decided_by_larger_output else _DECISIONS)[finding.decision]
     decision = finding.decision, FIELDRAY_CODING_SCHEME, meaning
     # The code of the class is this program's. The meaning is the pack's name of the class, if any.
     category = subject.outcome.category

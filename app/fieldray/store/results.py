@@ -486,7 +486,7 @@ class ResultStore(ResultQuery):
             "rank": min(WORK_LIST_ORDER.index(outcome.category) for outcome in outcomes),
             "saved_s": now_s,
             "absent_s": None,
-            "stamp": outcomes[0].facts.stamp or None,
+            "stamp": outcomes[0].facts.file_stamp or None,
             "pass_number": run_id,  # replaced by the pass of this run, see `_put_statement`
         }
         row_id = self._put("images", image, by="run_id, image_key")

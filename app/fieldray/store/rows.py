@@ -23,8 +23,8 @@ from fieldray.domain.finding import (
     Category,
     FailedOutcome,
     Finding,
+    ImageFacts,
     Outcome,
-    ReadFacts,
     RefusedOutcome,
     ResultCount,
     ScreenedOutcome,
@@ -159,14 +159,14 @@ def answer_columns(outcome: Outcome, *, points: Sequence[OperatingPoint] = ()) -
     }
 
 
-def _details(ref: ImageRef, facts: ReadFacts, screened: ScreenedOutcome | None) -> StoredDetails:
+def _details(ref: ImageRef, facts: ImageFacts, screened: ScreenedOutcome | None) -> StoredDetails:
     maps = screened.class_maps if screened else None
     return StoredDetails(
         kind=ref.kind,
         rows=facts.rows,
         columns=facts.columns,
         notes=tuple(facts.notes),
-        pixel_map=map_values(facts.pixel_map) if facts.pixel_map else None,
+        pixel_map=map_values(facts.input_to_image) if facts.input_to_image else None,
         problem=stored_reason_of(ref.problem) if ref.problem else None,
         is_refusal=ref.problem_is_refusal,
         maps=None if maps is None else (maps.shape[0], maps.shape[1], maps.shape[2]),
@@ -238,12 +238,12 @@ def outcome_of(
     with_checked_types(row)
     category_of_row(row)
     details = parse_json(row["details"], StoredDetails)
-    facts = ReadFacts(
+    facts = ImageFacts(
         content_sha256=row["content_sha256"].hex(),
         rows=details.rows,
         columns=details.columns,
         thumbnail=None if thumbnail is None else Correction(*details.turn).apply_to_grey(thumbnail),
-        pixel_map=PixelMap(*details.pixel_map) if details.pixel_map else None,
+        input_to_image=PixelMap(*details.pixel_map) if details.pixel_map else None,
         decode_ms=row["decode_ms"],
         notes=details.notes,
     )
@@ -299,7 +299,7 @@ def _ref_of(row: Row, details: StoredDetails) -> ImageRef:
 def ref_text(ref: ImageRef) -> str:
     """Format a reference to an image as JSON in ASCII, with columns of the table `images` as keys, and `details`."""
     columns = {"image_key": os.fsdecode(image_key(ref)), "frame": ref.frame, "header": header_text(ref.header)}
-    return compact_json({**columns, "details": compact_json(_details(ref, ReadFacts(), None))})
+    return compact_json({**columns, "details": compact_json(_details(ref, ImageFacts(), None))})
 
 
 def ref_of(text: str) -> ImageRef:
@@ -395,7 +395,7 @@ def result_count_of(row: sqlite3.Row) -> ResultCount:
     with_checked_types(row)
     why = [parse_json(row["reason"], StoredReason)] if row["reason"] else []
     codes = tuple(each.code for each in (*why, *parse_json(row["notes"], tuple[StoredReason, ...])))
-    return ResultCount(category=category_of_row(row), codes=codes, number=row["number"])
+    return ResultCount(category=category_of_row(row), codes=codes, result_count=row["number"])
 
 
 def drift_sample_of(row: sqlite3.Row) -> DriftSample:

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from fieldray.domain.finding import PREVIEW_SIDE, THUMBNAIL_SIDE, ReadFacts, Stage
+from fieldray.domain.finding import PREVIEW_SIDE, THUMBNAIL_SIDE, ImageFacts, Stage
 from fieldray.domain.image import Detail, FileKind, Image, ImageHeader, ImageRef, ShownImage
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.model import HeaderRules, InputSpec, Model, OperatingPoint
@@ -116,7 +116,7 @@ class AnalysisResult:
     step               pixels of the file per pixel read, along each axis
     """
 
-    facts: ReadFacts = field(default_factory=ReadFacts)
+    facts: ImageFacts = field(default_factory=ImageFacts)
     kind: FileKind = "unknown"
     header: ImageHeader | None = None
     lungs: LungFields | None = None
@@ -154,9 +154,9 @@ class AnalysisResult:
         scores    the network's uncalibrated scores for the image, 0..1, by label code
         features  (n,) float32 pooled features of the network; None for a network without this output
         """
-        if not self.is_approximate or self.facts.pixel_map is None:
+        if not self.is_approximate or self.facts.input_to_image is None:
             return False
-        return setup.is_borderline(scores, features, oversampling=self.facts.pixel_map.min_scale / self.step)
+        return setup.is_borderline(scores, features, oversampling=self.facts.input_to_image.min_scale / self.step)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.finding import PREVIEW_SIDE, ReadFacts
+from fieldray.domain.finding import PREVIEW_SIDE, ImageFacts
 from fieldray.domain.image import NO_CORRECTION, Box, Detail, Image, NetworkInput, ShownImage
 from fieldray.domain.lungs import LungFields, LungNetworkOutput, find_lungs_in_input
 from fieldray.domain.model import InputSpec, Model
@@ -90,7 +90,7 @@ class _Reading:
     image: Image
     upright: Image
     read_s: float
-    first: tuple[ReadFacts, Reason | None] | None = None
+    first: tuple[ImageFacts, Reason | None] | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -208,7 +208,7 @@ class ImageWorker:
 
     def _analyse_with_pack(self, number: int, question: calls.AnalyseRequest, shared: _Shared) -> calls.AnalysisResult:
         file, pack = shared.file, self._packs[question.pack_number] if self._packs else _LoadedPack(None, None)
-        facts = ReadFacts(content_sha256=file.content_sha256, stamp=file.stamp)
+        facts = ImageFacts(content_sha256=file.content_sha256, file_stamp=file.stamp)
         view = _PackAnalysis(number, question, pack, shared, calls.AnalysisResult(facts=facts), read_s=shared.opened_s)
         try:
             self._analyse_view(view)

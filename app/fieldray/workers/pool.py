@@ -203,7 +203,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         Raises _LostInClassifier if classifiers ended three child processes. With several models, the first loss
         suffices.
         """
-        from fieldray.domain.finding import ReadFacts
+        from fieldray.domain.finding import ImageFacts
         from fieldray.workers import calls
 
         ref = questions[0][0].ref
@@ -237,7 +237,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
             return seen
         except (Unreadable, UnsuitableImage) as error:
             stage: Stage = "inference" if error.reason.code == "lungs_failed" else "decode"
-            facts = ReadFacts(content_sha256=self._hash_if_readable(ref, error))
+            facts = ImageFacts(content_sha256=self._hash_if_readable(ref, error))
             is_refusal = isinstance(error, UnsuitableImage)
             lost = calls.AnalysisResult(problem=error.reason, is_refusal=is_refusal, stage=stage, facts=facts)
             return (lost,) * len(questions)
@@ -251,9 +251,9 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         from fieldray.workers.calls import AnalyseRequest
 
         seen = self.analyse(AnalyseRequest(ref=ref, frame_spec=spec), model=None)
-        if seen.values is None or seen.facts.pixel_map is None:
+        if seen.values is None or seen.facts.input_to_image is None:
             return None
-        return NetworkInput(values=seen.values, pixel_map=seen.facts.pixel_map)
+        return NetworkInput(values=seen.values, pixel_map=seen.facts.input_to_image)
 
     def run(self, values: NDArray[np.uint8], *, model: Model, is_cancelled: Callable[[], bool]) -> NetworkOutput:
         """Run a model on a network input (height, width, channels) uint8, in a free child process.

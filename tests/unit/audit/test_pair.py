@@ -12,7 +12,7 @@ from sklearn.metrics import cohen_kappa_score, roc_auc_score
 from fieldray.audit.cases import ReferenceLabels
 from fieldray.audit.report import ComparedPack, compare_packs
 from fieldray.audit.units import Case, CountingRule, make_cases
-from fieldray.domain.finding import Finding, Outcome, ReadFacts, RefusedOutcome, decide
+from fieldray.domain.finding import Finding, ImageFacts, Outcome, RefusedOutcome, decide
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.run import StoredResult
 from fieldray.errors import UsageProblem
@@ -27,7 +27,7 @@ SECOND = ComparedPack(
 
 def result(number: int, score: float | None, *, label: str, folder: str) -> StoredResult:
     ref = ImageRef(path=Path(f"/{folder}/{number}.dcm"), kind="dicom", header=ImageHeader(patient_id=f"P{number}"))
-    facts = ReadFacts(content_sha256=f"{number:064x}")
+    facts = ImageFacts(content_sha256=f"{number:064x}")
     outcome: Outcome = RefusedOutcome(ref=ref, reason=reason("view", view="LL"), facts=facts)
     if score is not None:
         point = operating_point(threshold=0.5, unsure_low=0.5, unsure_high=0.5, label=label)

@@ -17,8 +17,8 @@ from fieldray.domain.finding import (
     Decision,
     Finding,
     calibrate,
+    can_be_fixed_by_turning,
     can_be_overruled,
-    can_be_turned,
     decide,
     decide_by_larger_output,
     is_borderline,
@@ -79,7 +79,7 @@ def test_without_an_operating_point_only_the_larger_score_is_above() -> None:
         ("abnormal", 0.7, "above"),
         ("normal", 0.3, "below"),
     ]
-    assert all(each.point is None and each.is_by_larger_output for each in found)
+    assert all(each.point is None and each.is_decided_by_larger_output for each in found)
     assert [each.decision for each in decide_by_larger_output({"abnormal": 0.3, "normal": 0.7})] == ["below", "below"]
     # one of three: compared with the largest of the others; of equal ones the first is above
     assert [each.decision for each in decide_by_larger_output({"a": 0.3, "b": 0.2, "c": 0.5})] == ["below"] * 3
@@ -87,8 +87,8 @@ def test_without_an_operating_point_only_the_larger_score_is_above() -> None:
 
 
 def test_a_finding_with_a_point_or_without_a_decision_is_not_by_the_larger_score() -> None:
-    assert not finding("above").is_by_larger_output
-    assert not dataclasses.replace(finding("not_assessed"), point=None).is_by_larger_output
+    assert not finding("above").is_decided_by_larger_output
+    assert not dataclasses.replace(finding("not_assessed"), point=None).is_decided_by_larger_output
 
 
 @pytest.mark.parametrize(("larger", "expected"), [(0.503, True), (0.497, True), (0.9, False), (0.1, False)])
@@ -209,7 +209,7 @@ def test_which_refusals_can_be_overruled_or_corrected() -> None:
     for code in (*overruled, "modality", "blank", "truncated"):
         why = reason(code, **NAMED.get(code, {}))
         assert can_be_overruled(why) == (code in overruled)
-        assert can_be_turned(why) == (code in turned)
+        assert can_be_fixed_by_turning(why) == (code in turned)
 
 
 def test_the_lungs_and_the_reason_of_an_outcome() -> None:
@@ -247,7 +247,7 @@ def test_without_preview_drops_preview_and_stamp_only(extra: dict[str, bytes]) -
     assert without_preview(made) is made
     full = dataclasses.replace(made, facts=dataclasses.replace(made.facts, **extra))
     slim = without_preview(full)
-    assert (slim.facts.preview, slim.facts.stamp) == (b"", b"")
+    assert (slim.facts.preview, slim.facts.file_stamp) == (b"", b"")
     assert slim.facts.thumbnail is made.facts.thumbnail
     assert dataclasses.replace(slim, facts=made.facts).findings == made.findings
 

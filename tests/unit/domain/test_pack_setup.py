@@ -65,7 +65,7 @@ def test_for_the_dissertations_files_the_larger_output_is_the_class() -> None:
             ("abnormal", decision, None),
             ("normal", "below", None),
         ]
-        assert all(found.is_by_larger_output for found in findings)
+        assert all(found.is_decided_by_larger_output for found in findings)
         leading = leading_finding_among(findings)
         assert leading is not None
         assert (leading.score, leading.label) == (abnormal, "abnormal")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.domain.finding import ReadFacts, RefusedOutcome
+from fieldray.domain.finding import ImageFacts, RefusedOutcome
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.patient import match_patients, person_key
 from fieldray.domain.prior import (
@@ -32,7 +32,7 @@ def header(**changes: object) -> ImageHeader:
 def outcome(name: str, *, content: str = "", **changes: object) -> RefusedOutcome:
     """An image with this header; the kind of outcome does not matter here."""
     ref = ImageRef(path=Path(f"/images/{name}.dcm"), kind="dicom", header=header(**changes))
-    return RefusedOutcome(ref=ref, reason=reason("view", view="LL"), facts=ReadFacts(content_sha256=content))
+    return RefusedOutcome(ref=ref, reason=reason("view", view="LL"), facts=ImageFacts(content_sha256=content))
 
 
 CURRENT = outcome("current", content="c", study_instance_uid="1.1", sop_instance_uid="1.1.1", study_time="0930")

@@ -16,7 +16,7 @@ from sklearn.metrics import roc_auc_score
 
 from fieldray.audit.drift import Drift
 from fieldray.audit.report import Prices, ProposalGoal
-from fieldray.domain.finding import Outcome, ReadFacts, RefusedOutcome, ScreenedOutcome
+from fieldray.domain.finding import ImageFacts, Outcome, RefusedOutcome, ScreenedOutcome
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.model import Model
 from fieldray.domain.run import PackOfRun, RunSpec, Verdict
@@ -58,7 +58,7 @@ def outcome(folder: str, number: int, score: float | None, *, model: Model, grey
     header = ImageHeader(patient_id=f"P{number // 4}-{number % 2}", view_position="PA")
     ref = ImageRef(path=Path(f"/images/{folder}/{number:03}.dcm"), kind="dicom", header=header)
     content = hashlib.sha256(f"{folder}-{number}".encode()).hexdigest()
-    facts = ReadFacts(content_sha256=content, thumbnail=np.full((3, 4), grey, np.uint8))
+    facts = ImageFacts(content_sha256=content, thumbnail=np.full((3, 4), grey, np.uint8))
     if score is None:
         return RefusedOutcome(ref=ref, reason=reason("view", view="LL"), facts=facts)
     made = screened(ref, score=score)

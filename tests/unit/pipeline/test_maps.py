@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fakes import FakeReaders
-from fieldray.domain.finding import Outcome, ReadFacts, ScreenedOutcome
+from fieldray.domain.finding import ImageFacts, Outcome, ScreenedOutcome
 from fieldray.domain.model import Model
 from fieldray.domain.run import PackOfRun
 from fieldray.errors import UsageProblem, WorkerProblem
@@ -38,7 +38,7 @@ class RereadingReaders(FakeReaders):
         assert spec
         values = np.full((1, spec.height, spec.width, 1), 90, np.uint8)
         content = "other" if ref.path.name == self._changed else "c" * 64
-        return AnalysisResult(values=values, facts=ReadFacts(content_sha256=content))
+        return AnalysisResult(values=values, facts=ImageFacts(content_sha256=content))
 
 
 def image(name: str) -> ScreenedOutcome:

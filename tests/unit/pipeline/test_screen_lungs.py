@@ -214,7 +214,7 @@ def test_an_overruled_lung_refusal_is_screened_uncropped_with_notes(scores: dict
     outcome = screen_overruled(FakeFinder(MASK, mirrored=0.9, **scores), of=cropped, overrules=True)
     # neither notes nor the crop of a mask that is not trusted
     assert codes(outcome) == ["screened_anyway", code]
-    assert outcome.facts.pixel_map.to_image(64, 64) == (outcome.facts.rows, outcome.facts.columns)
+    assert outcome.facts.input_to_image.to_image(64, 64) == (outcome.facts.rows, outcome.facts.columns)
     assert outcome.lungs.evidence_inside is None
     assert codes(screen_overruled(FakeFinder(MASK), overrules=True)) == []
 

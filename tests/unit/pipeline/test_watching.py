@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.domain.finding import FailedOutcome, Outcome, ReadFacts, RefusedOutcome
+from fieldray.domain.finding import FailedOutcome, ImageFacts, Outcome, RefusedOutcome
 from fieldray.domain.image import ImageRef
 from fieldray.errors import UsageProblem
 from fieldray.imaging.discover import discover
@@ -71,7 +71,7 @@ def desk(inbox: Path) -> Iterator[Desk]:
 
 
 def cut(ref: ImageRef) -> Outcome:
-    return FailedOutcome(ref=ref, stage="decode", reason=reason("truncated"), facts=ReadFacts())
+    return FailedOutcome(ref=ref, stage="decode", reason=reason("truncated"), facts=ImageFacts())
 
 
 def test_an_unchanged_file_is_given_once(desk: Desk, inbox: Path) -> None:
@@ -140,11 +140,11 @@ def test_the_failure_of_a_deleted_file_is_not_final(desk: Desk, inbox: Path) -> 
 def test_refusals_of_images_are_final_at_once(desk: Desk, inbox: Path) -> None:
     write_images(inbox, 1)
     (ref,) = desk.look(LOOKS_BEFORE_TRIED)
-    assert desk.watch.is_final(RefusedOutcome(ref=ref, reason=reason("blank"), facts=ReadFacts()), is_new=True)
+    assert desk.watch.is_final(RefusedOutcome(ref=ref, reason=reason("blank"), facts=ImageFacts()), is_new=True)
     (inbox / "readme.txt").write_text("no image, or the first bytes of one", encoding="utf-8")
     (ref,) = desk.look(LOOKS_BEFORE_TRIED)
     assert ref.problem and ref.problem.code == "not_an_image"
-    assert not desk.watch.is_final(RefusedOutcome(ref=ref, reason=ref.problem, facts=ReadFacts()), is_new=True)
+    assert not desk.watch.is_final(RefusedOutcome(ref=ref, reason=ref.problem, facts=ImageFacts()), is_new=True)
 
 
 def test_a_replaced_file_is_given_again(desk: Desk, inbox: Path) -> None:

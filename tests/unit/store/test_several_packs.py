@@ -107,7 +107,9 @@ def test_results_of_one_pack_are_reused_from_a_run_of_that_pack(store: ResultSto
     images = [answer.row_id for answer in store.results(of_adults)]
     taken = store.reuse_results(both, ReusedResults(images, [adults, tuberculosis]))
     kinds = store.count_results(taken)
-    assert [{kind.category: kind.number for kind in of_pack} for of_pack in kinds] == 2 * [{"normal": 1, "abnormal": 1}]
+    assert [{kind.category: kind.result_count for kind in of_pack} for of_pack in kinds] == 2 * [
+        {"normal": 1, "abnormal": 1}
+    ]
     store.finish(both)
     with HistoryQuery(path) as query:  # listed by its now most urgent result, not as in the source run
         assert [image.most_urgent_result.position for image in query.images_in_order(both)] == [1, 0]

@@ -240,13 +240,13 @@ def test_given_rows_are_read_and_counted(store: ResultStore) -> None:
             query.result(rows[3])
         kinds = sorted(query.count_results(rows)[0], key=lambda kind: kind.codes)
     assert kinds == [
-        ResultCount(category="abnormal", codes=(), number=2),
-        ResultCount(category="abnormal", codes=("perhaps_mirrored",), number=1),
-        ResultCount(category="refused", codes=("view",), number=1),
+        ResultCount(category="abnormal", codes=(), result_count=2),
+        ResultCount(category="abnormal", codes=("perhaps_mirrored",), result_count=1),
+        ResultCount(category="refused", codes=("view",), result_count=1),
     ]
     # A file that failed at first: its row exists already, and is counted once.
     store.save(run_id, dataclasses.replace(made[0], ref=made[2].ref), spec=SPEC)
-    assert {(kind.category, kind.number) for kind in store.count_results_of_run(run_id)[0]} == {
+    assert {(kind.category, kind.result_count) for kind in store.count_results_of_run(run_id)[0]} == {
         ("abnormal", 1),
         ("abnormal", 3),
     }

@@ -168,7 +168,7 @@ def test_the_lung_crop_is_taken_from_the_full_resolution_of_a_png(ref: ImageRef)
     box = seen.lungs.box(rows=400, columns=300, margin=CROPPED.crop_margin)
     whole = to_network_input(with_default_window(ImageFile(ref).decode_image()), CROPPED, box=box)
     assert np.abs(seen.values.astype(int) - whole.values.astype(int)).max() <= 2
-    assert seen.facts.pixel_map.row_offset == whole.pixel_map.row_offset
+    assert seen.facts.input_to_image.row_offset == whole.pixel_map.row_offset
     assert "read_twice" not in seen.facts.notes
     assert seen.values is not None and seen.values.shape == (1, 32, 32, 1)
 
@@ -248,7 +248,7 @@ def test_a_turned_file_is_read_as_the_upright_image(turn: Correction, tmp_path: 
     pairs = [(eyes[0].seen[0], eyes[1].seen[0]), (first.values, second.values)]
     for mine, its in (*pairs, (first.facts.thumbnail, second.facts.thumbnail)):
         assert np.abs(mine.astype(int) - its.astype(int)).max() <= 2
-    assert first.facts.pixel_map == second.facts.pixel_map
+    assert first.facts.input_to_image == second.facts.input_to_image
     shown = [ImageFile(ref).read_for_display(None) for ref in (right, wrong)]
     assert np.abs(to_display(shown[0]).astype(int) - to_display(shown[1]).astype(int)).max() <= 1
     small = calls.READ_SHOWN_IMAGE.decode_answer(
@@ -329,7 +329,7 @@ def test_several_packs_get_the_same_results_as_alone_from_one_reading(ref: Image
     assert Counter(Files.asked) == Counter(asked) and len(Files.asked) < times
     for mine, its in zip(alone, together, strict=True):
         assert mine.network_output.scores.tobytes() == its.network_output.scores.tobytes()
-        assert (mine.facts.pixel_map, mine.facts.notes) == (its.facts.pixel_map, its.facts.notes)
+        assert (mine.facts.pixel_map, mine.facts.notes) == (its.facts.input_to_image, its.facts.notes)
         assert mine.lungs is not None and its.lungs is not None and np.array_equal(mine.lungs.shares, its.lungs.shares)
         assert (mine.step, mine.image_number, mine.facts.preview) == (its.step, its.image_number, its.facts.preview)
     assert alone[0].network_output.scores != alone[1].network_output.scores

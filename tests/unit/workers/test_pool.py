@@ -72,7 +72,7 @@ def test_a_child_gives_the_same_result_as_this_process(pool: Workers, tmp_path: 
     read = look(pool, ref, SPEC)
     expected = to_network_input(here, SPEC)
     np.testing.assert_array_equal(read.values, expected.values)
-    assert read.facts.pixel_map == expected.pixel_map
+    assert read.facts.input_to_image == expected.pixel_map
     np.testing.assert_array_equal(read.facts.thumbnail, block_thumbnail(here, 64))
     assert read.facts.content_sha256 == hashlib.sha256(path.read_bytes()).hexdigest() == pool.hash_file(ref)[0]
     assert (read.facts.rows, read.facts.columns, read.problem) == (160, 128, None)
