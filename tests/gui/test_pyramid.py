@@ -77,7 +77,7 @@ def _shown(maps: NDArray[np.float32], of: Manifest) -> heat_map.ShownMap:
 def test_heat_begins_at_zero_evidence_and_is_full_one_span_above(measured: dict[str, Any], span: float) -> None:
     shown = _shown(np.array([[[-9.0, 0.0, 3.0, 6.0, 99.0]]], np.float32), manifest(metrics=measured))
     assert shown.evidence_threshold == 0.0  # the point lies at -0.364
-    assert shown.span == span
+    assert shown.colour_span == span
     assert shown.strength.tolist() == [[0.0, 0.0, 3.0 / span, 6.0 / span, 1.0]]
 
 
@@ -116,8 +116,8 @@ def test_the_map_covers_what_the_tensor_covered() -> None:
     seen = replace(seen, facts=replace(seen.facts, pixel_map=PixelMap(3.0, 5.0, 2.0, 1.0)))
     shown = heat_map.shown_map(seen, manifest())
     assert shown is not None
-    assert shown.region == (1.0, 5.0, 448.0, 672.0)
-    assert (shown.cells.row_scale, shown.cells.column_scale) == (48.0, 32.0)
+    assert shown.field_of_view == (1.0, 5.0, 448.0, 672.0)
+    assert (shown.cells_to_image.row_scale, shown.cells_to_image.column_scale) == (48.0, 32.0)
 
 
 def test_no_evidence_is_clear_and_more_is_more_opaque() -> None:

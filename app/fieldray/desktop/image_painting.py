@@ -141,7 +141,9 @@ def heat_map_of(row: WorkListRow) -> HeatMap | None:
         return None
     shares = shown.strength
     return HeatMap(
-        colour_image(heat_map.colours(heat_map.enlarge_smoothly(shares))), QRectF(*shown.region), not shares.any()
+        colour_image(heat_map.colours(heat_map.enlarge_smoothly(shares))),
+        QRectF(*shown.field_of_view),
+        not shares.any(),
     )
 
 

@@ -109,12 +109,12 @@ def enlarge_smoothly(cells: Grid) -> Grid:
     return fine
 
 
-def colours(shares: Grid) -> NDArray[np.uint8]:
+def colours(strengths: Grid) -> NDArray[np.uint8]:
     """Return the colours of a heat map: (rows, columns, 4) uint8 of red, green, blue and opacity.
 
     shares  (rows, columns) float32, the strength of the colour, 0..1
     """
-    channels = [np.interp(shares, _STOPS[:, 0], _STOPS[:, channel]) for channel in range(1, 5)]
+    channels = [np.interp(strengths, _STOPS[:, 0], _STOPS[:, channel]) for channel in range(1, 5)]
     painted: NDArray[np.uint8] = np.rint(np.stack(channels, axis=-1)).astype(np.uint8)
     return painted
 
@@ -132,8 +132,8 @@ class ShownMap:
     finding: Finding
     logits: Grid
     evidence_threshold: float
-    span: float
-    cells: PixelMap
+    colour_span: float
+    cells_to_image: PixelMap
 
     @property
     def evidence(self) -> Grid:
@@ -143,17 +143,17 @@ class ShownMap:
     @property
     def strength(self) -> Grid:
         """The strength of colour of each cell (rows, columns), 0..1."""
-        share: Grid = (self.evidence / np.float32(self.span)).clip(0, 1)
+        share: Grid = (self.evidence / np.float32(self.colour_span)).clip(0, 1)
         return share
 
     @property
-    def region(self) -> tuple[float, float, float, float]:
+    def field_of_view(self) -> tuple[float, float, float, float]:
         """Left, top, width and height of the network's field of view, in pixels of the image.
 
         The field of view may extend beyond the image.
         """
         rows, columns = self.logits.shape
-        cells = self.cells
+        cells = self.cells_to_image
         return cells.column_offset, cells.row_offset, columns * cells.column_scale, rows * cells.row_scale
 
 
@@ -170,8 +170,8 @@ def shown_map(outcome: Outcome, manifest: Manifest) -> ShownMap | None:
         evidence_threshold=evidence_threshold_logit(
             finding.point.threshold if finding.point else None, manifest.calibration.get(finding.label)
         ),
-        span=colour_span_logits(finding.label, manifest),
-        cells=pixel_map.for_cells((rows, columns), input_size=(manifest.input.height, manifest.input.width)),
+        colour_span=colour_span_logits(finding.label, manifest),
+        cells_to_image=pixel_map.for_cells((rows, columns), input_size=(manifest.input.height, manifest.input.width)),
     )
 
 

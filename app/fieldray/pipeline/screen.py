@@ -309,7 +309,7 @@ def _with_evidence(screened: ScreenedOutcome, model: Model, lungs: LungFields) -
     shown, facts = heat_map.shown_map(screened, model.manifest), screened.facts
     if shown is None:
         return screened
-    share = evidence_inside(shown.evidence, shown.cells, lungs, rows=facts.rows, columns=facts.columns)
+    share = evidence_inside(shown.evidence, shown.cells_to_image, lungs, rows=facts.rows, columns=facts.columns)
     notes, limit = screened.notes, evidence_limit(model.manifest)
     if lungs.read_first:
         limit = None  # if not all lungs were found, evidence outside means nothing

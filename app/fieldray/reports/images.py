@@ -125,7 +125,7 @@ def _lay_over(canvas: Image.Image, found: ShownMap, shown: ShownImage) -> None:
     shown   the displayed image, whose size gives the scale
     """
     across, down = canvas.width / shown.columns, canvas.height / shown.rows
-    left, top, width, height = found.region
+    left, top, width, height = found.field_of_view
     size = max(1, round(width * across)), max(1, round(height * down))
     strength = np.rint(heat_map.enlarge_smoothly(found.strength) * np.float32(_STEPS - 1)).astype(np.uint8)
     (first, last), (above, below) = _painted(strength.any(axis=0), size[0]), _painted(strength.any(axis=1), size[1])
@@ -303,9 +303,9 @@ def write_class_map(
         "scale": {
             "unit": "logit",
             "none": shown.evidence_threshold,
-            "strongest": shown.evidence_threshold + shown.span,
+            "strongest": shown.evidence_threshold + shown.colour_span,
         },
-        "box": dict(zip(("left", "top", "width", "height"), shown.region, strict=True)),
+        "box": dict(zip(("left", "top", "width", "height"), shown.field_of_view, strict=True)),
         "rows": logits.shape[0],
         "columns": logits.shape[1],
         "image_rows": facts.rows,
