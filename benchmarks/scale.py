@@ -37,7 +37,7 @@ _QUERIES: Final[Mapping[str, tuple[ResultFilter, ResultOrder]]] = {
     "by patient": (ResultFilter(), ResultOrder("patient")),
     "by date, newest first": (ResultFilter(), ResultOrder("date", True)),
     "by score": (ResultFilter(), ResultOrder("score", True)),
-    "the images of a patient together": (ResultFilter(), ResultOrder(by_patient=True)),
+    "the images of a patient together": (ResultFilter(), ResultOrder(is_grouped_by_patient=True)),
     "one class": (ResultFilter(category="normal"), ResultOrder()),
     "one device": (ResultFilter(backend="edgetpu"), ResultOrder()),
     "without a verdict": (ResultFilter(verdict="none"), ResultOrder()),

@@ -291,7 +291,7 @@ def test_a_run_whose_only_patient_was_deleted_is_closed_and_the_start_page_shown
     assert desk.bench.image.row is None and desk.bench.rows.total_images() == 0
     desk.screen()  # the window shows the start page
     assert desk.window.pages.currentWidget() is desk.window.images
-    assert [found.total for found in History(store).runs() if found.run.run_id == 3] == [0]
+    assert [found.image_count for found in History(store).runs() if found.run.run_id == 3] == [0]
 
 
 def test_a_kept_image_of_a_deleted_patient_is_closed(desk: Desk, store: Path) -> None:
@@ -323,13 +323,13 @@ def test_a_patient_is_deleted_by_the_number_and_the_runs_stay(desk: Desk, page: 
     ask("PX-9999")
     desk.until(lambda: reason("history_no_patient", patient="PX-9999").text in texts(page))
     for answer in ("Do not delete", "Delete for good"):
-        assert sum(found.total for found in History(store).runs()) == 7
+        assert sum(found.image_count for found in History(store).runs()) == 7
         ask("PX-1001")
         desk.until(lambda: "Delete all results of the patient with the ID PX-1001?" in question(desk))
         press(desk.dialog(QMessageBox), "Delete…")
         desk.until(lambda: "2 results will be deleted for good." in question(desk))
         press(desk.dialog(QMessageBox), answer)
-    desk.until(lambda: sum(found.total for found in page._listed) == 5)
+    desk.until(lambda: sum(found.image_count for found in page._listed) == 5)
     assert len(History(store).runs()) == 2 and desk.bench.screening.run_id == 2
     desk.until(lambda: desk.bench.image.row is None and desk.bench.rows.total_images() == 3)
 

@@ -197,12 +197,12 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
     console.print_line(" ".join((*(line.format(*heads) for line in lines), "file")))
     left = " ".join(line.format("", "", "", "") for line in lines)
     for answers in shown:
-        found = {one.position: one for one in answers}
+        found = {one.pack_position: one for one in answers}
         cells = (
             line.format(*(_result_cells(found[at], texts[at]) if at in found else ("",) * len(heads)))
             for at, line in enumerate(lines)
         )
-        console.print_line(" ".join((*cells, console_cell(answers[0].image))))
+        console.print_line(" ".join((*cells, console_cell(answers[0].image_name))))
         said = (why for one in answers for why in (*([one.reason] if one.reason else ()), *one.notes))
         texts_said = dict.fromkeys(why.text for why in said if why.code not in COMMON_NOTE_CODES)
         console.print_lines(f"{left} {text}" for text in texts_said)
@@ -450,7 +450,7 @@ def _run_cells(summary: RunSummary) -> tuple[object, ...]:
         _moment(run.started_s),
         run.state,
         console_cell(pack_names_of_run(Translator(), run.spec)),
-        summary.total,
+        summary.image_count,
         *(counts.get(category, 0) for category in CATEGORY_TEXTS),
         summary.verdict_count,
         console_cell(", ".join(run.spec.paths)),

@@ -454,7 +454,7 @@ def _work_list(answers: Iterable[ResultBrief], packs: Sequence[PackSummary]) -> 
     """
     is_first, widths = True, [max(13, *map(len, pack.texts.values())) for pack in packs]
     for _, of_image in itertools.groupby(answers, lambda answer: answer.row_id):
-        found = {answer.position: answer for answer in of_image}
+        found = {answer.pack_position: answer for answer in of_image}
         if is_first:
             if len(packs) > 1:
                 yield "  ".join(
@@ -463,7 +463,7 @@ def _work_list(answers: Iterable[ResultBrief], packs: Sequence[PackSummary]) -> 
             yield "  ".join(f"{'result':<{width}} {'score':>6} {'threshold':>9}" for width in widths) + "  file"
             is_first = False
         cells = (_cells(found.get(position), pack, widths[position]) for position, pack in enumerate(packs))
-        yield "  ".join((*cells, console_cell(next(iter(found.values())).image)))
+        yield "  ".join((*cells, console_cell(next(iter(found.values())).image_name)))
         said = {position: list(_reason_and_notes(answer)) for position, answer in found.items()}
         of_all = [text for text in next(iter(said.values())) if all(text in texts for texts in said.values())]
         left = "" if len(packs) > 1 else f"{'':<{max(widths) + 12}}"

@@ -162,7 +162,7 @@ class HistoryPage(Page):
         return (
             f"{run.run_id}   {time_text(self._translator, run.started_s)}",
             pack_names_of_run(self._translator, run.spec),
-            str(found.total),
+            str(found.image_count),
             *(str(found.counts.get(category, 0)) for category in WORK_LIST_ORDER),
             str(found.verdict_count),
             self._translator.name_or_substitute(", ".join(run.spec.paths)),
@@ -237,7 +237,7 @@ class HistoryPage(Page):
             self._show_quality()
         if are_other_names or self._compared is not runs.comparison:
             self._show_comparison()
-        total = sum(found.total for found in self._listed)
+        total = sum(found.image_count for found in self._listed)
         listed = translator.plural("{count} run", "{count} runs", len(self._listed))
         images = translator.plural("{count} image", "{count} images", total)
         self.count.setText(f"{listed}, {images}")

@@ -151,8 +151,8 @@ class WorkListDelegate(QStyledItemDelegate):
         Between images of one study there is no line.
         """
         painter.fillRect(rect, colour(self._theme, "selection" if is_selected else "surface"))
-        if group is None or group.next_group_start != SAME_STUDY:
-            is_study = group is not None and group.next_group_start != NEW_PATIENT
+        if group is None or group.next_start_kind != SAME_STUDY:
+            is_study = group is not None and group.next_start_kind != NEW_PATIENT
             painter.setPen(
                 QPen(colour(self._theme, "line"), 1, Qt.PenStyle.DotLine if is_study else Qt.PenStyle.SolidLine)
             )
@@ -163,11 +163,11 @@ class WorkListDelegate(QStyledItemDelegate):
 
         Returns the part of the box to the right of the line.
         """
-        if group is None or group.group_start == group.next_group_start == NEW_PATIENT:
+        if group is None or group.start_kind == group.next_start_kind == NEW_PATIENT:
             return box
         top, bottom, middle = box.top(), box.bottom() + 1, box.center().y()
         painter.setPen(QPen(colour(self._theme, "muted"), 2))
-        first, last = group.group_start == NEW_PATIENT, group.next_group_start == NEW_PATIENT
+        first, last = group.start_kind == NEW_PATIENT, group.next_start_kind == NEW_PATIENT
         painter.drawLine(QLine(box.x(), middle if first else top, box.x(), middle if last else bottom))
         if first or last:
             painter.drawLine(QLine(box.x(), middle, box.x() + _RAIL // 2, middle))
@@ -231,8 +231,8 @@ class WorkListDelegate(QStyledItemDelegate):
         header, group = cell.row.header, cell.group
         day = format_dicom_date(self._translator, header.study_date) if self.date_below else ""
         day = without_markup(earlier_day_text(self._translator, header) if cell.is_earlier else day)
-        is_first_of_some = group is not None and group.group_start == NEW_PATIENT and group.size > 1
-        images = self._translator.plural("{count} image", "{count} images", group.size if group else 0)
+        is_first_of_some = group is not None and group.start_kind == NEW_PATIENT and group.remaining_row_count > 1
+        images = self._translator.plural("{count} image", "{count} images", group.remaining_row_count if group else 0)
         born = "" if self._translator.hides_names() else _born(self._translator, header)
         parts = [number, day]
         for more in (born, images if is_first_of_some else ""):

@@ -98,7 +98,7 @@ class WorkListModel(QAbstractTableModel):
         self.reads_other_list = self.awaits_row = self._is_finding = False
         self.is_fully_read, self.is_by_larger_output = True, False
         self.run_id: int | None = None  # run of the listed rows
-        self.wanted, self._order = ResultFilter(), ResultOrder(by_patient=switches.by_patient)
+        self.wanted, self._order = ResultFilter(), ResultOrder(is_grouped_by_patient=switches.by_patient)
         self.sorted_by = -1, Qt.SortOrder.AscendingOrder  # arguments of `sort`
         self._is_reading = self._is_old = self._is_new = self._has_ended = False
         self._rests_until_s = 0.0
@@ -153,7 +153,7 @@ class WorkListModel(QAbstractTableModel):
         if row is None:
             return
         if self.wanted.verdict != "any" and self._verdicts.state_for(judged).pending_write is not None:
-            self.wanted = replace(self.wanted, kept_row_ids=self.wanted.kept_row_ids | {row.row_id})
+            self.wanted = replace(self.wanted, kept_row_ids=self.wanted.always_shown_row_ids | {row.row_id})
         if judged == VerdictSubject(row.result_id, row.outcome):
             row.verdict = self._verdicts.state_for(judged).stored
             row.is_read = row.is_read or row.verdict is not None
@@ -162,7 +162,7 @@ class WorkListModel(QAbstractTableModel):
     def handle_read_mark_change(self, row: WorkListRow) -> None:
         """Handle an image that became read or unread. Its row stays listed until a person changes the filter."""
         if self.wanted.verdict == "unread":
-            self.wanted = replace(self.wanted, kept_row_ids=self.wanted.kept_row_ids | {row.row_id})
+            self.wanted = replace(self.wanted, kept_row_ids=self.wanted.always_shown_row_ids | {row.row_id})
         self._row_changed(row.row_id)
 
     def set_translator(self, translator: Translator) -> None:
@@ -348,7 +348,7 @@ class WorkListModel(QAbstractTableModel):
             if column.key == "patient" and (state or not row.is_read):
                 said.append(verdict_state_text(translator, state, row.verdict) if state else translator.text("unread"))
             group = patient_group_at(self._begins, index.row())
-            if column.key == "patient" and group is not None and group.group_start != NEW_PATIENT:
+            if column.key == "patient" and group is not None and group.start_kind != NEW_PATIENT:
                 said.append(translator.text("same patient as above"))
             if column.key == "patient" and is_earlier:
                 said.append(earlier_day_text(translator, row.header))
@@ -460,7 +460,7 @@ class WorkListModel(QAbstractTableModel):
         is_whole  whether the list has all rows
         """
         self.is_fully_read = is_whole
-        self._begins, self._is_earlier = found.group_starts, found.is_earlier
+        self._begins, self._is_earlier = found.start_kinds, found.is_of_earlier_day
         if self.reads_other_list or len(found.row_ids) < len(self._ids):
             self.beginResetModel()
             self._ids = found.row_ids

@@ -35,7 +35,7 @@ def verdict_passes(choice: VerdictChoice | None, wanted: VerdictFilter) -> bool:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class RunSummary:
-    """A run with its counts. An image that the run's last complete pass did not find counts only in `absent_count`.
+    """A run with its counts. An image that the run's last complete pass did not find counts only in `absent_image_count`.
 
     counts        number of images by the category of their most urgent result
     backends      number of results by backend; the key "" is for results without a backend
@@ -45,19 +45,19 @@ class RunSummary:
 
     run: Run
     counts: Mapping[Category, int] = field(default_factory=dict)
-    backends: Mapping[str, int] = field(default_factory=dict)
-    verdicts: Mapping[VerdictChoice, int] = field(default_factory=dict)
-    absent_count: int = 0
+    counts_by_backend: Mapping[str, int] = field(default_factory=dict)
+    counts_by_verdict: Mapping[VerdictChoice, int] = field(default_factory=dict)
+    absent_image_count: int = 0
 
     @property
-    def total(self) -> int:
+    def image_count(self) -> int:
         """The number of images of the run. Files that are no images are not counted."""
         return image_count(self.counts)
 
     @property
     def verdict_count(self) -> int:
         """The number of results that have a reader's verdict."""
-        return sum(self.verdicts.values())
+        return sum(self.counts_by_verdict.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,15 +86,15 @@ class RunFilter:
         day = datetime.datetime.fromtimestamp(summary.run.started_s).date()
         if (self.since and day < self.since) or (self.until and day > self.until):
             return False
-        if self.backend and not summary.backends.get(self.backend):
+        if self.backend and not summary.counts_by_backend.get(self.backend):
             return False
         return self._has_verdict(summary)
 
     def _has_verdict(self, summary: RunSummary) -> bool:
         if self.verdict == "disagreed":
-            return any(summary.verdicts.get(choice) for choice in CONTRADICTING_CHOICES)
+            return any(summary.counts_by_verdict.get(choice) for choice in CONTRADICTING_CHOICES)
         if self.verdict == "none":
-            return summary.verdict_count < summary.total
+            return summary.verdict_count < summary.image_count
         return self.verdict == "any" or summary.verdict_count > 0
 
 
@@ -117,9 +117,9 @@ class ResultBrief:
 
     row_id: int
     run_id: int = 0
-    position: int = 0
+    pack_position: int = 0
     image_key: bytes
-    image: str
+    image_name: str
     content_sha256: str
     frame: int
     category: Category
@@ -142,7 +142,7 @@ class ResultBrief:
 
         If the SHA-256 is unknown, the text that names the image (`image`) takes its place.
         """
-        return (self.content_sha256 or self.image, self.frame)
+        return (self.content_sha256 or self.image_name, self.frame)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +191,7 @@ class ResultPair:
         return self.first.category != self.second.category
 
     @property
-    def difference(self) -> float | None:
+    def score_difference(self) -> float | None:
         """The second score minus the first score; None if a score is missing or the labels differ."""
         if self.first.score is None or self.second.score is None or self.first.label != self.second.label:
             return None
@@ -211,16 +211,16 @@ class RunComparison:
 
     first: Run
     second: Run
-    positions: tuple[int, int] = (0, 0)
+    pack_positions: tuple[int, int] = (0, 0)
     pairs: tuple[ResultPair, ...]
-    only_first: tuple[ResultBrief, ...]
-    only_second: tuple[ResultBrief, ...]
+    only_in_first: tuple[ResultBrief, ...]
+    only_in_second: tuple[ResultBrief, ...]
     manifests: tuple[Manifest | None, Manifest | None] = (None, None)
 
     @property
     def sides(self) -> tuple[tuple[PackOfRun, PackSpec], tuple[PackOfRun, PackSpec]]:
         """Both sides of the comparison. Each side is the run and position of a pack (`PackOfRun`), and the pack."""
-        first, second = zip((self.first, self.second), self.positions, strict=True)
+        first, second = zip((self.first, self.second), self.pack_positions, strict=True)
         return _side(*first), _side(*second)
 
     @property
@@ -229,12 +229,12 @@ class RunComparison:
         return Counter((pair.first.category, pair.second.category) for pair in self.pairs)
 
     @property
-    def changed(self) -> int:
+    def changed_count(self) -> int:
         """The number of images with different classes in the two runs."""
         return sum(pair.has_changed for pair in self.pairs)
 
     @property
-    def is_same_label(self) -> bool:
+    def has_single_label(self) -> bool:
         """Whether all scores of the compared images are of one label."""
         labels = {found.label for pair in self.pairs for found in (pair.first, pair.second) if found.label}
         return len(labels) <= 1
@@ -250,7 +250,7 @@ def compare_runs(
     second: Run,
     second_results: Iterable[ResultBrief],
     *,
-    positions: tuple[int, int] = (0, 0),
+    pack_positions: tuple[int, int] = (0, 0),
 ) -> RunComparison:
     """Compare the results of two packs, in two runs or in one run. Images are matched by the content of their files.
 
@@ -260,14 +260,14 @@ def compare_runs(
     """
     before, after = _by_identity(first_results), _by_identity(second_results)
     pairs = [ResultPair(found, after[key]) for key, found in before.items() if key in after]
-    pairs.sort(key=lambda pair: (not pair.has_changed, -abs(pair.difference or 0.0), pair.first.image))
+    pairs.sort(key=lambda pair: (not pair.has_changed, -abs(pair.score_difference or 0.0), pair.first.image_name))
     return RunComparison(
         first=first,
         second=second,
-        positions=positions,
+        pack_positions=pack_positions,
         pairs=tuple(pairs),
-        only_first=tuple(found for key, found in before.items() if key not in after),
-        only_second=tuple(found for key, found in after.items() if key not in before),
+        only_in_first=tuple(found for key, found in before.items() if key not in after),
+        only_in_second=tuple(found for key, found in after.items() if key not in before),
     )
 
 
@@ -339,7 +339,7 @@ class ResultFilter:
     backend: str = ""
     verdict: ReadingFilter = "any"
     text: str = ""
-    kept_row_ids: frozenset[int] = frozenset()
+    always_shown_row_ids: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,7 +358,7 @@ class ResultOrder:
 
     column: ListColumn = "class"
     is_descending: bool = False
-    by_patient: bool = False
+    is_grouped_by_patient: bool = False
 
 
 # What begins in a row of a list by patient: nothing new, another study of one patient, or another patient.
@@ -374,25 +374,25 @@ class PatientGroup(NamedTuple):
     size              number of the patient's rows from this row on, counted up to 1000
     """
 
-    group_start: int
-    next_group_start: int
-    size: int
+    start_kind: int
+    next_start_kind: int
+    remaining_row_count: int
 
 
-def patient_group_at(group_starts: NDArray[np.uint8], position: int) -> PatientGroup | None:
+def patient_group_at(start_kinds: NDArray[np.uint8], position: int) -> PatientGroup | None:
     """Return where a patient begins and ends around a row; None if the list is not ordered by patient.
 
     group_starts  `WorkListRows.group_starts` of the list
     position      position of the row in the list
     """
-    if position >= len(group_starts):
+    if position >= len(start_kinds):
         return None
-    ahead = group_starts[position + 1 : position + _MAX_IMAGES_OF_PATIENT]
+    ahead = start_kinds[position + 1 : position + _MAX_IMAGES_OF_PATIENT]
     others = np.flatnonzero(ahead == NEW_PATIENT)
     return PatientGroup(
-        group_start=int(group_starts[position]),
-        next_group_start=int(ahead[0]) if len(ahead) else NEW_PATIENT,
-        size=1 + (int(others[0]) if len(others) else len(ahead)),
+        start_kind=int(start_kinds[position]),
+        next_start_kind=int(ahead[0]) if len(ahead) else NEW_PATIENT,
+        remaining_row_count=1 + (int(others[0]) if len(others) else len(ahead)),
     )
 
 
@@ -408,6 +408,6 @@ class WorkListRows:
     """
 
     row_ids: NDArray[np.int64]
-    group_starts: NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
-    is_earlier: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+    start_kinds: NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
+    is_of_earlier_day: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
     counts: Mapping[Category, int] = field(default_factory=dict)

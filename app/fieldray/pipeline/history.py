@@ -143,7 +143,7 @@ class History:
             packs = pack_of_run(before, first.position), pack_of_run(after, second.position)
             answers = (query.result_briefs(one.run_id, position=one.position) for one in (first, second))
             found = compare_runs(
-                before, next(answers), after, next(answers), positions=(first.position, second.position)
+                before, next(answers), after, next(answers), pack_positions=(first.position, second.position)
             )
             return replace(found, manifests=(find_manifest(packs[0]), find_manifest(packs[1])))
 
@@ -209,7 +209,7 @@ def comparison_blocks(
     """Return the parts of a report on two runs: a summary, a table of class changes, and a table of image pairs."""
     text, plural, said, columns = translator.text, translator.plural, list[str](), list[str]()
     for run, (of, spec), only in zip(
-        (found.first, found.second), found.sides, (found.only_first, found.only_second), strict=True
+        (found.first, found.second), found.sides, (found.only_in_first, found.only_in_second), strict=True
     ):
         day, pack = time_text(translator, run.started_s), pack_label(translator, spec)
         said.append(text("Run {number}, {day}: {pack}", number=of, day=day, pack=pack))
@@ -226,10 +226,10 @@ def comparison_blocks(
     changed = plural(
         "Of the images in both runs, {count} has different classes in the two runs.",
         "Of the images in both runs, {count} have different classes in the two runs.",
-        found.changed,
+        found.changed_count,
     )
     said.append(f"{both} {changed}")
-    if not found.is_same_label:
+    if not found.has_single_label:
         said.append(translator.reason(reason("history_other_label")))
     before, after = (partial(_class, translator, manifest) for manifest in found.manifests)
     score = partial(_score, translator)
@@ -240,8 +240,8 @@ def comparison_blocks(
             *(before(pair.first.category), score(pair.first)),
             *(after(pair.second.category), score(pair.second)),
             *(
-                _change(translator, pair.difference),
-                translator.name_or_substitute(pair.first.image, row_id=pair.first.row_id),
+                _change(translator, pair.score_difference),
+                translator.name_or_substitute(pair.first.image_name, row_id=pair.first.row_id),
             ),
         )
         for pair in pairs

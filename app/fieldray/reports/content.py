@@ -340,15 +340,15 @@ def run_comparison_as_json(comparison: RunComparison) -> str:
         "first": _run(comparison, first=True),
         "second": _run(comparison, first=False),
         "images_in_both": len(comparison.pairs),
-        "changed": comparison.changed,
-        "same_label": comparison.is_same_label,
+        "changed": comparison.changed_count,
+        "same_label": comparison.has_single_label,
         "moves": [
             {"from": before, "to": after, "images": number}
             for (before, after), number in comparison.counts_by_classes.items()
         ],
         "images": [_pair(pair) for pair in comparison.pairs],
-        "only_first": [_brief(found) for found in comparison.only_first],
-        "only_second": [_brief(found) for found in comparison.only_second],
+        "only_first": [_brief(found) for found in comparison.only_in_first],
+        "only_second": [_brief(found) for found in comparison.only_in_second],
     }
     return _text(document)
 
@@ -378,10 +378,10 @@ def _summary(summary: RunSummary) -> dict[str, Any]:
     return {
         **about,
         **({"other_packs": other_packs} if others else {}),
-        "images": summary.total,
-        "images_not_present": summary.absent_count,
-        "run_on": {backend: number for backend, number in summary.backends.items() if backend},
-        "verdicts": dict(summary.verdicts),
+        "images": summary.image_count,
+        "images_not_present": summary.absent_image_count,
+        "run_on": {backend: number for backend, number in summary.counts_by_backend.items() if backend},
+        "verdicts": dict(summary.counts_by_verdict),
     }
 
 
@@ -395,9 +395,9 @@ def _run(comparison: RunComparison, *, first: bool) -> dict[str, Any]:
 
 
 def _pair(pair: ResultPair) -> dict[str, Any]:
-    difference = pair.difference
+    difference = pair.score_difference
     return {
-        "image": pair.first.image,
+        "image": pair.first.image_name,
         "content_sha256": pair.first.content_sha256,
         "changed": pair.has_changed,
         "difference": None if difference is None else round(difference, 6),
@@ -408,7 +408,7 @@ def _pair(pair: ResultPair) -> dict[str, Any]:
 
 def _brief(found: ResultBrief) -> dict[str, Any]:
     return {
-        "image": found.image,
+        "image": found.image_name,
         "category": found.category,
         "label": found.label or None,
         "score": None

@@ -356,9 +356,9 @@ def result_brief_of(row: sqlite3.Row) -> ResultBrief:
     return ResultBrief(
         row_id=row["image_id"],
         run_id=row["run_id"],
-        position=row["position"],
+        pack_position=row["position"],
         image_key=row["image_key"],
-        image=image_key_text(row["image_key"]),
+        image_name=image_key_text(row["image_key"]),
         content_sha256=row["content_sha256"].hex(),
         frame=row["frame"],
         category=category_of_row(row),

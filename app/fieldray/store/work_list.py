@@ -214,11 +214,11 @@ class HistoryQuery(ResultQuery):
             positions = positions_with_earlier_last(is_earlier)
             owned, is_earlier = owned[positions], is_earlier[positions]
         positions, begins = np.arange(len(owned)), np.empty(0, np.uint8)
-        if order.by_patient:
+        if order.is_grouped_by_patient:
             positions, begins = _by_patient(owned)
         counts = {category: counted.get(rank, 0) for rank, category in enumerate(WORK_LIST_ORDER)}
         return WorkListRows(
-            row_ids=owned["id"][positions], group_starts=begins, is_earlier=is_earlier[positions], counts=counts
+            row_ids=owned["id"][positions], start_kinds=begins, is_of_earlier_day=is_earlier[positions], counts=counts
         )
 
     def _owned(
@@ -324,9 +324,9 @@ class HistoryQuery(ResultQuery):
             RunSummary(
                 run=run,
                 counts=counts[run.run_id],
-                backends=+backends[run.run_id],
-                verdicts=verdicts[run.run_id],
-                absent_count=gone.get(run.run_id, 0),
+                counts_by_backend=+backends[run.run_id],
+                counts_by_verdict=verdicts[run.run_id],
+                absent_image_count=gone.get(run.run_id, 0),
             )
             for run in self.runs()
         )
@@ -356,7 +356,7 @@ class HistoryQuery(ResultQuery):
         for page in self._pages(run_id):
             of_image = defaultdict[int, list[ResultBrief]](list)
             for brief in self._convert(result_brief_of, self._all(_BRIEFS, json.dumps(list(page)))):
-                if position in (None, brief.position):
+                if position in (None, brief.pack_position):
                     of_image[brief.row_id].append(brief)
             for row_id in page:
                 yield from of_image[row_id]
@@ -551,6 +551,6 @@ def _changes(keys: NDArray[Any]) -> NDArray[np.int64]:
 def _verdict_condition(wanted: ResultFilter) -> str:
     given = _CONTRADICTED if wanted.verdict == "disagreed" else _WITH_VERDICT
     judged = _JUDGED + (given if wanted.verdict != "unread" else "")
-    kept_row_ids = ", ".join(map(str, sorted(wanted.kept_row_ids)))
+    kept_row_ids = ", ".join(map(str, sorted(wanted.always_shown_row_ids)))
     is_in = "NOT IN" if wanted.verdict in ("none", "unread") else "IN"
     return f"(image_id {is_in} ({judged}) OR image_id IN ({kept_row_ids}))"

@@ -41,7 +41,9 @@ def brief(content: str, category: Category = "normal", score: float | None = 0.5
     ],
 )
 def test_a_run_matches_if_all_filters_match(wanted: RunFilter, is_listed: bool) -> None:
-    summary = RunSummary(run=RUN, counts={"normal": 3}, backends={"cpu": 3, "": 1}, verdicts={"agree": 1})
+    summary = RunSummary(
+        run=RUN, counts={"normal": 3}, counts_by_backend={"cpu": 3, "": 1}, counts_by_verdict={"agree": 1}
+    )
     assert wanted.accepts(summary) == is_listed
     assert not RunFilter(verdict="none").accepts(replace(summary, verdicts={"agree": 3}))
     assert RunFilter(verdict="disagreed").accepts(replace(summary, verdicts={"disagree": 1}))
@@ -73,19 +75,22 @@ def test_differences_list_class_changes_first_then_larger_score_changes() -> Non
     ]
     found = compare_runs(RUN, first, OTHER, second)
     assert [pair.first.content_sha256 for pair in found.pairs] == ["a", "d", "c", "b"]
-    assert (found.changed, found.pairs[1].difference, found.is_same_label) == (2, None, True)
+    assert (found.changed_count, found.pairs[1].score_difference, found.has_single_label) == (2, None, True)
     assert found.counts_by_classes == {("normal", "abnormal"): 1, ("normal", "refused"): 1, ("normal", "normal"): 2}
-    assert [each.content_sha256 for each in (*found.only_first, *found.only_second)] == ["only", "new"]
+    assert [each.content_sha256 for each in (*found.only_in_first, *found.only_in_second)] == ["only", "new"]
 
 
 def test_images_are_matched_by_content_and_frame() -> None:
     first = [brief("a", image="/old/a"), brief("a", image="/old/copy"), brief("a", frame=1), brief("", image="/gone")]
     second = [brief("a", image="/new/b"), brief("", image="/gone"), brief("", image="/other")]
     found = compare_runs(RUN, first, OTHER, second)
-    assert [(pair.first.image, pair.second.image) for pair in found.pairs] == [("/gone", "/gone"), ("/old/a", "/new/b")]
-    assert [each.frame for each in found.only_first] == [1]
+    assert [(pair.first.image_name, pair.second.image_name) for pair in found.pairs] == [
+        ("/gone", "/gone"),
+        ("/old/a", "/new/b"),
+    ]
+    assert [each.frame for each in found.only_in_first] == [1]
 
 
 def test_runs_with_other_labels_are_reported_without_score_differences() -> None:
     found = compare_runs(RUN, [brief("a")], OTHER, [brief("a", label="tuberculosis")])
-    assert (found.is_same_label, found.pairs[0].difference) == (False, None)
+    assert (found.has_single_label, found.pairs[0].score_difference) == (False, None)

@@ -65,9 +65,9 @@ def test_runs_come_with_their_counts_the_newest_first(store: ResultStore) -> Non
         newest, oldest = query.summaries()
     assert (newest.run.run_id, oldest.run.run_id) == (second, first)
     assert oldest.counts == {"abnormal": 1, "normal": 1, "refused": 1, "failed": 1}
-    assert (oldest.backends, newest.backends) == ({"cpu": 2, "": 2}, {"edgetpu": 1})
-    assert (oldest.verdicts, oldest.verdict_count, newest.verdict_count) == ({"disagree": 1}, 1, 0)
-    assert (oldest.total, oldest.absent_count) == (4, 0)
+    assert (oldest.counts_by_backend, newest.counts_by_backend) == ({"cpu": 2, "": 2}, {"edgetpu": 1})
+    assert (oldest.counts_by_verdict, oldest.verdict_count, newest.verdict_count) == ({"disagree": 1}, 1, 0)
+    assert (oldest.image_count, oldest.absent_image_count) == (4, 0)
 
 
 def test_notes_on_image_quality_are_counted_by_day(store: ResultStore) -> None:
@@ -96,7 +96,7 @@ def test_missing_images_are_counted_separately(store: ResultStore) -> None:
     assert save_run(store, image("a"), is_over=True) == run_id
     with HistoryQuery(store.path) as query:
         (summary,) = query.summaries()
-        assert (summary.total, summary.absent_count) == (1, 1)
+        assert (summary.image_count, summary.absent_image_count) == (1, 1)
         assert [found.content_sha256 for found in query.result_briefs(run_id)] == ["a" * 64]
 
 

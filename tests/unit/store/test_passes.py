@@ -510,7 +510,7 @@ def test_a_read_mark_is_not_counted_as_a_verdict(store: ResultStore, path: Path)
     store.set_verdict(2, AGREE, judged=image("b.dcm", "b"))
     store.finish(run_id)
     with HistoryQuery(path) as history:
-        assert dict(history.summaries()[0].verdicts) == {"agree": 1}
+        assert dict(history.summaries()[0].counts_by_verdict) == {"agree": 1}
         assert [brief.verdict for brief in history.result_briefs(run_id)] == [None, "agree"]
     assert plan_deletion(path, [run_id]).verdict_count == 1
     assert check(path, progress=lambda _: None)["verdicts"] == 1

@@ -267,7 +267,7 @@ def test_briefs_and_drift_samples_have_no_pictures(store: ResultStore) -> None:
         brief, other, _ = query.result_briefs(run_id)
         samples = query.drift_samples(PackOfRun(run_id), limit=9)
     assert brief == ResultBrief(
-        row_id=row_id, run_id=run_id, image_key=image_key(made.ref), image=made.ref.key,
+        row_id=row_id, run_id=run_id, image_key=image_key(made.ref), image_name=made.ref.key,
         content_sha256="c" * 64, frame=2, category="abnormal",
         label="opacity", score=0.8, point=made.findings[0].point, backend="cpu", notes=notes,
     )  # fmt: skip

@@ -180,7 +180,7 @@ def test_no_list_reads_a_result_or_another_run(query: HistoryQuery, column: List
         ResultFilter(),
         ResultFilter(category="normal"),
         ResultFilter(backend="cpu"),
-        ResultFilter(verdict="none", kept_row_ids=frozenset({1})),
+        ResultFilter(verdict="none", always_shown_row_ids=frozenset({1})),
         ResultFilter(verdict="disagreed", text="px"),
     ):
         statement, values = work_list_statement(wanted, ResultOrder(column, is_descending))
@@ -216,21 +216,42 @@ BY_PATIENT = (
 
 def test_images_of_a_patient_are_grouped_at_their_most_urgent_image(store: ResultStore, query: HistoryQuery) -> None:
     run_id = add(store, *BY_PATIENT)
-    found = query.list_rows(run_id, ResultFilter(), ResultOrder(by_patient=True))
+    found = query.list_rows(run_id, ResultFilter(), ResultOrder(is_grouped_by_patient=True))
     assert found.row_ids.tolist() == [10, 2, 3, 9, 1, 4, 5, 6, 7, 8]
-    assert found.group_starts.tolist() == [2, 2, 2, 0, 1, 0, 2, 2, 2, 2]
-    groups = [patient_group_at(found.group_starts, index) for index in (0, 2, 3, 4, 5)]
+    assert found.start_kinds.tolist() == [2, 2, 2, 0, 1, 0, 2, 2, 2, 2]
+    groups = [patient_group_at(found.start_kinds, index) for index in (0, 2, 3, 4, 5)]
     assert groups == [(2, 2, 1), (2, 0, 4), (0, 1, 3), (1, 0, 2), (0, 2, 1)]
-    assert patient_group_at(query.list_rows(run_id, ResultFilter(), ResultOrder()).group_starts, 0) is None
+    assert patient_group_at(query.list_rows(run_id, ResultFilter(), ResultOrder()).start_kinds, 0) is None
 
 
 def test_patients_are_grouped_in_every_order_and_filter(store: ResultStore, query: HistoryQuery) -> None:
     run_id = add(store, *BY_PATIENT)
-    assert listed(query, run_id, ResultOrder("image", True, by_patient=True)) == [10, 9, 3, 4, 1, 8, 7, 6, 5, 2]
-    assert listed(query, run_id, ResultOrder("score", by_patient=True), category="normal") == [8, 4, 1, 9, 7, 6]
-    first = query.list_rows(run_id, ResultFilter(), ResultOrder(by_patient=True), limit=5)
+    assert listed(query, run_id, ResultOrder("image", True, is_grouped_by_patient=True)) == [
+        10,
+        9,
+        3,
+        4,
+        1,
+        8,
+        7,
+        6,
+        5,
+        2,
+    ]
+    assert listed(query, run_id, ResultOrder("score", is_grouped_by_patient=True), category="normal") == [
+        8,
+        4,
+        1,
+        9,
+        7,
+        6,
+    ]
+    first = query.list_rows(run_id, ResultFilter(), ResultOrder(is_grouped_by_patient=True), limit=5)
     assert first.row_ids.tolist() == [10, 2, 3, 5, 6]
-    assert query.list_rows(run_id, ResultFilter(text="none"), ResultOrder(by_patient=True)).group_starts.tolist() == []
+    assert (
+        query.list_rows(run_id, ResultFilter(text="none"), ResultOrder(is_grouped_by_patient=True)).start_kinds.tolist()
+        == []
+    )
 
 
 def of_day(name: str, score: float, patient_id: str, day: str) -> ScreenedOutcome:
@@ -253,9 +274,9 @@ SEASONS = (
 def test_a_patient_is_listed_by_todays_images_with_earlier_ones_last(store: ResultStore, query: HistoryQuery) -> None:
     run_id = add(store, *SEASONS)
     for limit in (None, 256):
-        found = query.list_rows(run_id, ResultFilter(), ResultOrder(by_patient=True), limit=limit)
+        found = query.list_rows(run_id, ResultFilter(), ResultOrder(is_grouped_by_patient=True), limit=limit)
         assert found.row_ids.tolist() == [8, 7, 6, 5, 4, 3, 2, 1, 9]
-        assert found.row_ids[found.is_earlier].tolist() == [5, 1]
+        assert found.row_ids[found.is_of_earlier_day].tolist() == [5, 1]
     assert listed(query, run_id) == [8, 7, 4, 3, 6, 2, 9, 1, 5]
     assert listed(query, run_id, category="abnormal") == [8, 7, 4, 3, 1, 5]  # both, today's first
     assert listed(query, run_id, ResultOrder("class", True)) == [9, 2, 6, 3, 4, 7, 8, 5, 1]
@@ -266,7 +287,7 @@ def test_a_later_image_of_today_moves_the_earlier_image_down(store: ResultStore,
     run_id = add(store, SEASONS[0], SEASONS[2])
     assert listed(query, run_id) == [1, 2]
     store.save(run_id, SEASONS[1], spec=SPEC)
-    assert listed(query, run_id, ResultOrder(by_patient=True)) == [2, 3, 1]
+    assert listed(query, run_id, ResultOrder(is_grouped_by_patient=True)) == [2, 3, 1]
 
 
 def test_exports_have_todays_images_first_and_mark_earlier_ones(store: ResultStore, query: HistoryQuery) -> None:
