@@ -138,8 +138,8 @@ def _covers(region: ChangeRegion, core: Mask) -> bool:
     box = region.box
     rows, columns = np.nonzero(core)
     middle = rows.mean(), columns.mean()
-    is_around = box.top <= middle[0] <= box.top + box.rows and box.left <= middle[1] <= box.left + box.columns
-    row, column = int(box.top + box.rows / 2), int(box.left + box.columns / 2)
+    is_around = box.top <= middle[0] <= box.top + box.height and box.left <= middle[1] <= box.left + box.width
+    row, column = int(box.top + box.height / 2), int(box.left + box.width / 2)
     return bool(is_around or core[min(row, FRAME_SIDE - 1), min(column, FRAME_SIDE - 1)])
 
 

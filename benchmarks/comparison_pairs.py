@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fieldray.comparison.matching import Displacement, Grey, blur, warp
 from fieldray.domain.comparison import FRAME_SIDE, FramedImage
-from fieldray.domain.image import ImageHeader, ImageRef, PixelMap
+from fieldray.domain.image import CoordinateMap, ImageHeader, ImageRef
 from fieldray.domain.mask import Mask
 
 Part = Literal["choose", "measure"]
@@ -140,7 +140,7 @@ def warp_image(image: FramedImage, displacement: Displacement, generator: np.ran
 def to_framed_image(grey: NDArray[np.float32] | NDArray[np.float64], lungs: Mask) -> FramedImage:
     """Return grey levels (rows, columns) and a lung mask as a `FramedImage`."""
     pixels = np.rint(grey.clip(0, 255)).astype(np.uint8)
-    return FramedImage(pixels=pixels, lungs=np.array(lungs), frame_to_image=PixelMap(1.0, 0.0, 1.0, 0.0))
+    return FramedImage(pixels=pixels, lungs=np.array(lungs), frame_to_image=CoordinateMap(1.0, 0.0, 1.0, 0.0))
 
 
 def insert_opacity(image: FramedImage, generator: np.random.Generator) -> tuple[FramedImage, Mask]:

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from fieldray.domain.finding import Finding, ImageFacts, Outcome, RefusedOutcome, ScreenedOutcome, decide
-from fieldray.domain.image import Image, ImageHeader, ImageRef, PixelMap
+from fieldray.domain.image import CoordinateMap, Image, ImageHeader, ImageRef
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.mask import CompressedShares
 from fieldray.domain.model import Model
@@ -110,7 +110,7 @@ class SyntheticRun:
                 rows=ref.header.rows,
                 columns=ref.header.columns,
                 thumbnail=picture,
-                input_to_image=PixelMap(ref.header.rows / seen.height, 0.0, ref.header.columns / seen.width, 0.0),
+                input_to_image=CoordinateMap(ref.header.rows / seen.height, 0.0, ref.header.columns / seen.width, 0.0),
                 decode_ms=round(draws.uniform(20, 120), 3),
             ),
             findings=(Finding(label=point.label, score=score, point=point, decision=decide(score, point)),),
@@ -137,7 +137,7 @@ def _chest(number: int) -> tuple[Image, LungFields]:
         is_inverted=False,
         is_mirrored=False,
         compressed_shares=CompressedShares.compress(lung_mask(_LUNG_SIDE, _LUNG_SIDE, number), 128),
-        pixel_map=PixelMap(rows / _LUNG_SIDE, 0.0, columns / _LUNG_SIDE, 0.0),
+        pixel_map=CoordinateMap(rows / _LUNG_SIDE, 0.0, columns / _LUNG_SIDE, 0.0),
         evidence_inside=0.8,
     )
     return Image(pixels=pixels, window=None), lungs

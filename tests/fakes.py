@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.finding import ImageFacts
-from fieldray.domain.image import Correction, Image, ImageRef, PixelMap, Window
+from fieldray.domain.image import CoordinateMap, Correction, Image, ImageRef, Window
 from fieldray.domain.model import LUNG_CHECKS, BackendName, Model, Prediction
 from fieldray.errors import BackendProblem, Cancelled, Unreadable
 from fieldray.imaging.discover import zip_search_in_this_process
@@ -30,7 +30,7 @@ from fieldray.workers.calls import AnalyseRequest, AnalysisResult, DeviceRunRequ
 from fieldray.workers.image_worker import ImageWorker
 from fieldray.workers.pool import PoolClosed
 
-PIXEL_MAP = PixelMap(1.0, 0.0, 1.0, 0.0)
+PIXEL_MAP = CoordinateMap(1.0, 0.0, 1.0, 0.0)
 RunElsewhere = Callable[[int, NDArray[np.uint8]], DeviceRunResult]
 
 
@@ -265,7 +265,7 @@ class LungReaders(FakeReaders):
 
     def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
         assert model
-        self.turns.append(question.ref.turn)
+        self.turns.append(question.ref.correction)
         self._worker.load(load_request(model if self._finder else replace(model, lungs=None)))
         return self._worker.analyse_for_each([replace(question, finds_lungs=self._finder is not None)])[0]
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.image import PixelMap
+from fieldray.domain.image import CoordinateMap
 from fieldray.domain.lungs import LungFields, LungNetworkOutput, evaluate_lung_output
 from fieldray.domain.model import LUNG_CHECKS, LungRules
 
@@ -15,7 +15,7 @@ RULES = LungRules(mask_threshold=0.5, thresholds=dict.fromkeys(LUNG_CHECKS, 0.5)
 CHEST = {"frontal_chest": 0.9, **dict.fromkeys(LUNG_CHECKS[1:], 0.1)}
 SIDE = 40
 ROWS, COLUMNS = 800, 400  # size of the image: a cell of the mask has 20 x 10 pixels
-WHOLE = PixelMap(20.0, 0.0, 10.0, 0.0)
+WHOLE = CoordinateMap(20.0, 0.0, 10.0, 0.0)
 
 
 def drawn(*parts: tuple[slice, slice]) -> NDArray[np.float32]:

@@ -17,7 +17,7 @@ from fieldray.domain.finding import (
     ScreenedOutcome,
     decide,
 )
-from fieldray.domain.image import ImageHeader, ImageRef, PixelMap
+from fieldray.domain.image import CoordinateMap, ImageHeader, ImageRef
 from fieldray.domain.model import Estimate, OperatingPoint
 from fieldray.domain.run import PackSpec, RefusalOverrides, Run, RunSpec, StoredResult
 from fieldray.reasons import reason
@@ -83,7 +83,7 @@ def read_facts(content_sha256: str = "c" * 64) -> ImageFacts:
         rows=300,
         columns=200,
         thumbnail=np.arange(12, dtype=np.uint8).reshape(3, 4),
-        input_to_image=PixelMap(1.0, 0.5, 2.0, 0.25),
+        input_to_image=CoordinateMap(1.0, 0.5, 2.0, 0.25),
         decode_ms=12.3456,
         notes=("monochrome1",),
     )

@@ -20,12 +20,12 @@ from fieldray.domain.comparison import (
     PairComparison,
 )
 from fieldray.domain.finding import Outcome
-from fieldray.domain.image import Box, PixelMap
+from fieldray.domain.image import Box, CoordinateMap
 from fieldray.domain.prior import PairRecord
 from fieldray.imaging.synthetic import chest_phantom, lung_mask
 from fieldray.reasons import Reason
 
-WHOLE = PixelMap(1.0, 0.0, 1.0, 0.0)
+WHOLE = CoordinateMap(1.0, 0.0, 1.0, 0.0)
 
 
 @lru_cache(maxsize=8)
@@ -54,7 +54,7 @@ def moved(image: FramedImage, displacement: NDArray[np.float32]) -> FramedImage:
     return framed(warp(image.pixels, displacement), warp(image.lungs.astype(np.float32), displacement) > 0.5)
 
 
-MIDDLE = PixelMap(600 / FRAME_SIDE, 0.0, 600 / FRAME_SIDE, -44.0)  # 600 x 512 pixels in the middle of a square
+MIDDLE = CoordinateMap(600 / FRAME_SIDE, 0.0, 600 / FRAME_SIDE, -44.0)  # 600 x 512 pixels in the middle of a square
 
 
 def pair_comparison(
@@ -73,7 +73,7 @@ def pair_comparison(
     for number in range(regions):
         top, strength = 120 + 60 * number, 5.0 - 9 * (number % 2)
         change[top : top + 40, 180:220] = strength
-        found.append(ChangeRegion(box=Box(top=top, left=180, rows=40, columns=40), area_px=1600, strength=strength))
+        found.append(ChangeRegion(box=Box(top=top, left=180, height=40, width=40), area_px=1600, strength=strength))
     match = MatchedSquare(row=200, column=200, is_kept=True)
     alignment = Alignment(
         displacement=np.full((FRAME_SIDE, FRAME_SIDE, 2), shift, np.float32),
@@ -96,7 +96,7 @@ def compared_with(outcome: Outcome, **changes: object) -> PairRecord:
         series_instance_uid="1.2.840.7.2",
         sop_instance_uid="1.2.840.7.3",
     )
-    box = Box(top=10, left=20, rows=30, columns=40)
+    box = Box(top=10, left=20, height=30, width=40)
     values = {
         "current": outcome.facts.content_sha256,
         "current_frame": outcome.ref.frame,

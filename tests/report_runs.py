@@ -11,7 +11,7 @@ import numpy as np
 from pydicom import dcmread
 
 from fieldray.domain.finding import Finding, ImageFacts, ScreenedOutcome
-from fieldray.domain.image import ImageRef, PixelMap, ShownImage
+from fieldray.domain.image import CoordinateMap, ImageRef, ShownImage
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.mask import CompressedShares
 from fieldray.domain.run import StoredResult, Verdict
@@ -71,7 +71,7 @@ def lungs_in(rows: int, columns: int) -> LungFields:
         is_inverted=False,
         is_mirrored=False,
         compressed_shares=CompressedShares.compress(shares, 128),
-        pixel_map=PixelMap(rows / _LUNG_SIDE, 0.0, columns / _LUNG_SIDE, 0.0),
+        pixel_map=CoordinateMap(rows / _LUNG_SIDE, 0.0, columns / _LUNG_SIDE, 0.0),
         evidence_inside=0.75,
     )
 
@@ -86,7 +86,7 @@ def screened_file(ref: ImageRef, *, score: float = 0.8) -> ScreenedOutcome | Non
     except InputProblem:
         return None
     rows, columns = image.size
-    pixel_map = PixelMap(rows / _MAP_SIDE, 0.0, columns / _MAP_SIDE, 0.0)
+    pixel_map = CoordinateMap(rows / _MAP_SIDE, 0.0, columns / _MAP_SIDE, 0.0)
     facts = ImageFacts(
         content_sha256=hashlib.sha256(data).hexdigest(),
         rows=rows,
@@ -141,12 +141,12 @@ def read_here(results: Iterable[StoredResult], side: int) -> Iterator[tuple[Stor
     for result in results:
         outcome = result.outcome
         try:
-            image = decode_image_bytes(read_bytes(outcome.ref), outcome.ref).corrected(outcome.ref.turn)
+            image = decode_image_bytes(read_bytes(outcome.ref), outcome.ref).corrected(outcome.ref.correction)
         except InputProblem as error:
             yield result, error.reason
             continue
         pixels = thumbnail(image, min(side, max(image.pixels.shape)))
-        yield result, ShownImage(pixels=pixels, rows=outcome.facts.rows, columns=outcome.facts.columns)
+        yield result, ShownImage(pixels=pixels, file_rows=outcome.facts.rows, file_columns=outcome.facts.columns)
 
 
 def run_with(results: Iterable[StoredResult], *, options: ReportOptions | None = None, **changes: object) -> StoredRun:

@@ -398,7 +398,7 @@ def format_person_name(dicom_name: str) -> str:
 
 def file_name(ref: ImageRef) -> str:
     """Return the name of an image's file or zip member, with the frame number if the file has several frames."""
-    name = ref.member.rpartition("/")[2] if ref.member else ref.path.name
+    name = ref.zip_member.rpartition("/")[2] if ref.zip_member else ref.path.name
     return f"{name} #{ref.frame + 1}" if ref.header.number_of_frames > 1 else name
 
 

@@ -440,7 +440,9 @@ def parse_results(
         raise ValueError("results of other work")
     outcomes = outcomes_from_parquet(data, request)
     for outcome, ref in zip(outcomes, refs, strict=True):
-        _require_result_of(outcome, ref, known_sha256=(hashes or {}).get(ref.path, "") if ref.member is None else "")
+        _require_result_of(
+            outcome, ref, known_sha256=(hashes or {}).get(ref.path, "") if ref.zip_member is None else ""
+        )
     return outcomes
 
 
@@ -468,7 +470,7 @@ def _file(table: pa.Table, request: ArchiveRequest) -> bytes:
 
 def _require_result_of(outcome: Outcome, ref: ImageRef, *, known_sha256: str) -> None:
     found = outcome.ref
-    if (found.path, found.member, found.frame) != (ref.path, ref.member, ref.frame):
+    if (found.path, found.zip_member, found.frame) != (ref.path, ref.zip_member, ref.frame):
         raise ValueError("results of another image")
     if known_sha256 and outcome.facts.content_sha256 not in ("", known_sha256):
         raise ValueError("results of another content")

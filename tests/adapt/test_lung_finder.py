@@ -65,7 +65,7 @@ def test_the_lungs_of_an_image_are_found_by_the_rules_of_screening(tmp_path: Pat
     assert found.is_frontal_chest and found.found
     box = found.box(rows=64, columns=64, margin=0.0)
     # the tiny network sees blocks of 16 pixels
-    assert (box.top, box.rows) == pytest.approx((16, 32), abs=2) and box.left <= 8 and box.left + box.columns >= 56
+    assert (box.top, box.height) == pytest.approx((16, 32), abs=2) and box.left <= 8 and box.left + box.width >= 56
 
 
 def test_hidden_lung_regions_are_found_and_a_pack_may_be_cropped_to_them(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_hidden_lung_regions_are_found_and_a_pack_may_be_cropped_to_them(tmp_pat
     finder = LungFinder(write_tiny_lungs(tmp_path, masks=2))
     found = finder.find(Image(pixels=chest))
     seen, whole = (found.box(rows=64, columns=64, margin=0.0, crop=crop) for crop in ("lungs", "lung_region"))
-    assert seen.top == pytest.approx(whole.top, abs=2) and whole.rows > seen.rows + 4
+    assert seen.top == pytest.approx(whole.top, abs=2) and whole.height > seen.height + 4
 
 
 def test_a_pack_that_is_not_a_lung_field_pack_is_refused() -> None:

@@ -25,7 +25,7 @@ from benchmarks.image_files import IMAGE_KINDS
 from fakes import FakeEngine, FakeReaders
 from fieldray.commands.console import Console
 from fieldray.domain.finding import ImageFacts
-from fieldray.domain.image import PixelMap
+from fieldray.domain.image import CoordinateMap
 from fieldray.domain.model import Model
 from fieldray.domain.pack_setup import set_up_pack
 from fieldray.reasons import reason
@@ -50,7 +50,7 @@ class Darker(FakeReaders):
             return AnalysisResult(problem=reason("truncated"))
         self.kinds.append(ref.path.suffix)
         values = np.full((1, spec.height, spec.width, 1), self._grey - 10 * is_full, np.uint8)
-        return AnalysisResult(values=values, facts=ImageFacts(input_to_image=PixelMap(1, 0, 1, 0)))
+        return AnalysisResult(values=values, facts=ImageFacts(input_to_image=CoordinateMap(1, 0, 1, 0)))
 
 
 def program(grey: int) -> SingleImageScreener:

@@ -287,7 +287,7 @@ def test_results_that_do_not_fit_the_request_are_discarded(
     other = {
         "order": outcomes[::-1],
         "image": [outcomes[0], dataclasses.replace(outcomes[1], ref=ImageRef(path=tmp_path / "c"))],
-        "member": [outcomes[0], dataclasses.replace(outcomes[1], ref=ImageRef(path=tmp_path / "b", member="b"))],
+        "member": [outcomes[0], dataclasses.replace(outcomes[1], ref=ImageRef(path=tmp_path / "b", zip_member="b"))],
         "frame": [outcomes[0], dataclasses.replace(outcomes[1], ref=ImageRef(path=tmp_path / "b", frame=1))],
         "number": outcomes[:1],
         "size": [dataclasses.replace(one, facts=large) for one in outcomes],

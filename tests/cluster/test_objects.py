@@ -117,7 +117,10 @@ def listed(address: str) -> list[tuple[str, str]]:
             )
         )
     return [
-        (path_to_address(ref.path) + (f"!{ref.member}" if ref.member else ""), ref.problem.code if ref.problem else "")
+        (
+            path_to_address(ref.path) + (f"!{ref.zip_member}" if ref.zip_member else ""),
+            ref.problem.code if ref.problem else "",
+        )
         for ref, _ in found
     ]
 

@@ -21,7 +21,7 @@ from fieldray.domain.comparison import (
     PairComparison,
 )
 from fieldray.domain.finding import FailedOutcome, Finding, ImageFacts, Outcome, RefusedOutcome, ScreenedOutcome, decide
-from fieldray.domain.image import Image, ImageHeader, ImageRef, PixelMap
+from fieldray.domain.image import CoordinateMap, Image, ImageHeader, ImageRef
 from fieldray.domain.model import Estimate, HeaderRules, InputSpec, Label, Manifest, Model, OutputRoles
 from fieldray.domain.prior import Prior, StoredPriors
 from fieldray.domain.run import (
@@ -142,7 +142,7 @@ def screened(number: int, score: float, *, with_thumbnail: bool = False) -> Scre
         rows=600,
         columns=512,
         thumbnail=thumbnail(image_image(number)) if with_thumbnail else None,
-        input_to_image=PixelMap(600 / SIDE, 0.0, 512 / SIDE, 0.0),
+        input_to_image=CoordinateMap(600 / SIDE, 0.0, 512 / SIDE, 0.0),
         decode_ms=143.0,
     )
     return ScreenedOutcome(

@@ -290,7 +290,7 @@ def test_a_wrongly_turned_image_is_turned_on_request_and_shown_upright(desk: Des
     desk.until(lambda: "turned 90 degrees anticlockwise" in texts(panel))
     image = desk.bench.image
     desk.until(lambda: not image.is_loading and image.pyramid is not None)
-    assert session.read[-1].turn == Correction(90)
+    assert session.read[-1].correction == Correction(90)
     assert [overrides for _, overrides in session.overrides] == [RefusalOverrides(turns=True)] * 2
 
 

@@ -12,14 +12,14 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QColor
 
 from fieldray.domain.finding import ScreenedOutcome
-from fieldray.domain.image import PixelMap
+from fieldray.domain.image import CoordinateMap
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.model import InputSpec, PackRequirement
 from fieldray.reasons import reason
 from lungs import lungs
 
 # The made-up images have 600 x 512 pixels; the drawn mask has 40 x 40 cells.
-WHOLE = PixelMap(600 / 40, 0.0, 512 / 40, 0.0)
+WHOLE = CoordinateMap(600 / 40, 0.0, 512 / 40, 0.0)
 
 
 def found(**changes: Any) -> LungFields:

@@ -334,7 +334,9 @@ def test_a_region_has_mean_deviation_and_area_of_its_modality_values() -> None:
     region = MeasurementLine((50, 20), (30, 10), "region")
     assert measured(image, region) == ["Mean -90.0, SD 50.0, 20.0 mm² (calibrated)"]
     assert measured(Image(pixels=pixels), region) == ["Mean 200.0, SD 100.0, 200.0 px²"]
-    assert measured(Image(pixels=pixels, is_approximate=True), region) == ["200.0 px²"]  # previews have no values
+    assert measured(Image(pixels=pixels, has_approximate_pixels=True), region) == [
+        "200.0 px²"
+    ]  # previews have no values
     assert measured(image, MeasurementLine((5, 5), (5.2, 9), "region")) == [""]
     full = Image(pixels=np.full((600, 600), 65535, np.uint16))
     assert region_statistics(MeasurementLine((0, 0), (600, 600), "region"), full) == (

@@ -109,7 +109,7 @@ def labels_from_folders(
 
 
 def _folder(ref: ImageRef) -> str:
-    parts = (ref.member or "").split("/")
+    parts = (ref.zip_member or "").split("/")
     return parts[-2] if len(parts) > 1 else ref.path.parent.name
 
 
@@ -458,9 +458,9 @@ def _names(ref: ImageRef) -> set[str]:
     Instance UID. A name with a folder never means an image of another folder: `test/a.png` is not `train/a.png`.
     """
     path, ends = ref.path.absolute().as_posix(), set[str]()
-    if ref.member is not None:
-        path = f"{path}!{ref.member}"
-        ends = {ref.member, ref.member.rpartition("/")[2]}
+    if ref.zip_member is not None:
+        path = f"{path}!{ref.zip_member}"
+        ends = {ref.zip_member, ref.zip_member.rpartition("/")[2]}
     parts = path.split("/")
     ends |= {"/".join(parts[start:]) for start in range(len(parts))}
     return {name for name in {ref.key.replace("\\", "/"), ref.header.sop_instance_uid, *ends} if name}

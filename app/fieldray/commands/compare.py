@@ -85,6 +85,6 @@ def _print(pair: ComparedPair, console: Console) -> None:
         print_line(f"Regions that differ by more than the noise: {len(aligned.regions)}")
         for region in aligned.regions:
             box, what = region.box, "denser" if region.is_denser else "less dense"
-            where = f"left {box.left:.0f}, top {box.top:.0f}, {box.columns:.0f} x {box.rows:.0f}"
+            where = f"left {box.left:.0f}, top {box.top:.0f}, {box.width:.0f} x {box.height:.0f}"
             print_line(f"  {what}, {abs(region.strength):.1f} times the noise: {where} px of 512 x 512 px")
     print_line(pair_notice())

@@ -578,8 +578,8 @@ def _regions(change: Grey, *, sign: int) -> list[ChangeRegion]:
         box = Box(
             top=float(rows[0]),
             left=float(columns[0]),
-            rows=float(rows[-1] - rows[0] + 1),
-            columns=float(columns[-1] - columns[0] + 1),
+            height=float(rows[-1] - rows[0] + 1),
+            width=float(columns[-1] - columns[0] + 1),
         )
         found.append(ChangeRegion(box=box, area_px=area, strength=sign * float(signed[part].max())))
     return found

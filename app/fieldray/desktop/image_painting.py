@@ -15,7 +15,7 @@ from fieldray.desktop.style import preserve_painter_state
 from fieldray.desktop.worklist_rows import WorkListRow
 from fieldray.domain import heat_map
 from fieldray.domain.comparison import FRAME_SIDE, PairComparison, change_colours, sample_at
-from fieldray.domain.image import Image, PixelMap, Window
+from fieldray.domain.image import CoordinateMap, Image, Window
 from fieldray.imaging.preprocess import default_window, display_table
 
 Pixels = NDArray[np.uint8] | NDArray[np.uint16]
@@ -498,15 +498,15 @@ def image_overlays(prior: Pyramid, pair: PairComparison, *, rows: int, columns: 
         difference=HeatMap(colour_image(change_colours(aligned.shown_change)), _region(here), not aligned.regions),
         mesh=_mesh(pair, there),
         matched_points=tuple(_in_file(match.row + 0.5, match.column + 0.5, here) for match in matches),
-        region_centres=tuple(_in_file(box.top + box.rows / 2, box.left + box.columns / 2, here) for box in boxes),
+        region_centres=tuple(_in_file(box.top + box.height / 2, box.left + box.width / 2, here) for box in boxes),
     )
 
 
-def _region(pixel_map: PixelMap) -> QRectF:
+def _region(pixel_map: CoordinateMap) -> QRectF:
     return QRectF(_in_file(0, 0, pixel_map), _in_file(FRAME_SIDE, FRAME_SIDE, pixel_map))
 
 
-def _in_file(row: float, column: float, pixel_map: PixelMap) -> QPointF:
+def _in_file(row: float, column: float, pixel_map: CoordinateMap) -> QPointF:
     """Map (row, column) in the square frame of a comparison to the point (x, y) of the image's file, in pixels."""
     return QPointF(*reversed(pixel_map.to_image(row, column)))
 
@@ -530,7 +530,7 @@ def _bent(prior: Pyramid, pair: PairComparison, *, shape: tuple[int, int], step:
     return bent
 
 
-def _mesh(pair: PairComparison, there: PixelMap) -> QPainterPath:
+def _mesh(pair: PairComparison, there: CoordinateMap) -> QPainterPath:
     """Return the lines of a straight grid on the prior image, at their positions in the current image.
 
     there  maps the frame of the prior image to its file

@@ -72,7 +72,7 @@ class OpenImage(QObject):
         """
         assert row in self.packs and self.row is not None
         self._chosen = row.run_id, row.position
-        before, after = ((one.outcome.facts.content_sha256, one.outcome.ref.turn) for one in (self.row, row))
+        before, after = ((one.outcome.facts.content_sha256, one.outcome.ref.correction) for one in (self.row, row))
         self._open(row, keeps_pixels=before == after)
 
     def mark_replaced(self, row: WorkListRow) -> None:
@@ -231,7 +231,9 @@ def _stored_picture(session: Session, outcome: Outcome) -> tuple[Pyramid | None,
     """
     facts = outcome.facts
     try:
-        pixels = outcome.ref.turn.apply_to_grey(session.read_preview(facts.content_sha256, frame=outcome.ref.frame))
+        pixels = outcome.ref.correction.apply_to_grey(
+            session.read_preview(facts.content_sha256, frame=outcome.ref.frame)
+        )
         note = reason("preview_shown")
     except FieldrayError as error:
         if facts.thumbnail is None:
@@ -260,4 +262,4 @@ def enlarge_preview(pixels: NDArray[np.uint8], *, rows: int, columns: int) -> Py
         columns, rows, Qt.AspectRatioMode.IgnoreAspectRatio, Qt.TransformationMode.SmoothTransformation
     ).convertToFormat(QImage.Format.Format_Grayscale8)
     lines = np.frombuffer(large.constBits(), np.uint8).reshape(rows, large.bytesPerLine())
-    return pyramid_of(Image(pixels=lines[:, :columns].copy(), window=_AS_IT_IS, is_approximate=True))
+    return pyramid_of(Image(pixels=lines[:, :columns].copy(), window=_AS_IT_IS, has_approximate_pixels=True))

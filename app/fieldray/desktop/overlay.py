@@ -256,7 +256,7 @@ def _region_text(translator: Translator, line: MeasurementLine, image: Image) ->
     else:
         measured_in = spacing_plane_text(translator, image.spacing_plane)
         covered = translator.text("{area} mm² ({plane})", area=area, plane=measured_in)
-    if image.is_approximate:  # a preview has displayed grey levels, not values of the file
+    if image.has_approximate_pixels:  # a preview has displayed grey levels, not values of the file
         return covered
     return translator.text("Mean {mean}, SD {deviation}, {area}", mean=mean, deviation=deviation, area=covered)
 

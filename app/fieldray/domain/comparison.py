@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.image import Box, Coordinate, PixelMap
+from fieldray.domain.image import Box, Coordinate, CoordinateMap
 from fieldray.domain.mask import Mask
 from fieldray.reasons import Reason
 
@@ -121,7 +121,7 @@ class FramedImage:
 
     pixels: NDArray[np.uint8]
     lungs: Mask
-    frame_to_image: PixelMap
+    frame_to_image: CoordinateMap
 
     def __post_init__(self) -> None:
         shape = (FRAME_SIDE, FRAME_SIDE)
@@ -174,7 +174,7 @@ class AlignedPair:
         wanted = np.zeros(self.change.shape, bool)
         for region in self.regions:
             top, left = int(region.box.top), int(region.box.left)
-            part = slice(top, top + int(region.box.rows)), slice(left, left + int(region.box.columns))
+            part = slice(top, top + int(region.box.height)), slice(left, left + int(region.box.width))
             wanted[part] |= (self.change[part] > 0) == region.is_denser
         return np.where(wanted, self.change, np.float32(0))
 
@@ -236,7 +236,7 @@ class PairComparison:
             at = wanted - _displacement(field, at)
         return current.to_image(*at)
 
-    def _laid(self) -> tuple[NDArray[np.float32], PixelMap, PixelMap]:
+    def _laid(self) -> tuple[NDArray[np.float32], CoordinateMap, CoordinateMap]:
         if self.aligned_pair is None or self.prior is None or self.current is None:
             raise ValueError("nothing of this pair may be laid over each other")
         return self.aligned_pair.alignment.displacement, self.prior.frame_to_image, self.current.frame_to_image
@@ -318,7 +318,7 @@ def comparison_json(comparison: PairComparison) -> Mapping[str, Any]:
 def _region_json(region: ChangeRegion) -> Mapping[str, Any]:
     box = region.box
     return {
-        "box": {"left": box.left, "top": box.top, "width": box.columns, "height": box.rows},
+        "box": {"left": box.left, "top": box.top, "width": box.width, "height": box.height},
         "area": region.area_px,
         "strength": round(region.strength, 2),
     }

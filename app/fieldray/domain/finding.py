@@ -14,7 +14,7 @@ from typing import ClassVar, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.image import ImageRef, PixelMap
+from fieldray.domain.image import CoordinateMap, ImageRef
 from fieldray.domain.lungs import READ_FIRST_CODES, LungFields
 from fieldray.domain.metrics import sigmoid
 from fieldray.domain.model import Calibration, OperatingPoint, OutOfDistributionCheck
@@ -230,7 +230,7 @@ class ImageFacts:
     columns: int = 0
     thumbnail: NDArray[np.uint8] | None = None
     preview: bytes = b""
-    input_to_image: PixelMap | None = None
+    input_to_image: CoordinateMap | None = None
     decode_ms: float = 0.0
     notes: tuple[str, ...] = ()
     file_stamp: bytes = b""

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.finding import Finding, Outcome, ScreenedOutcome, leading_finding
-from fieldray.domain.image import PixelMap
+from fieldray.domain.image import CoordinateMap
 from fieldray.domain.model import Calibration, Manifest
 
 DEFAULT_COLOUR_SPAN: Final = 6.0  # for a pack whose metrics have no span
@@ -133,7 +133,7 @@ class ShownMap:
     logits: Grid
     evidence_threshold: float
     colour_span: float
-    cells_to_image: PixelMap
+    cells_to_image: CoordinateMap
 
     @property
     def evidence(self) -> Grid:

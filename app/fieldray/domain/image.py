@@ -47,29 +47,29 @@ class Correction:
     swaps_grey  whether black and white are swapped
     """
 
-    degrees: int = 0
-    swaps_grey: bool = False
+    rotation_degrees: int = 0
+    inverts_grey: bool = False
 
     def __post_init__(self) -> None:
-        if self.degrees not in (0, 90, 180, 270):
-            raise ValueError(f"an image is turned by quarters, not by {self.degrees} degrees")
+        if self.rotation_degrees not in (0, 90, 180, 270):
+            raise ValueError(f"an image is turned by quarters, not by {self.rotation_degrees} degrees")
 
     @property
     def inverse(self) -> Correction:
         """The correction that undoes this correction."""
-        return Correction(-self.degrees % 360, self.swaps_grey)
+        return Correction(-self.rotation_degrees % 360, self.inverts_grey)
 
     def rotate(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return a rotated copy of an array (rows, columns), such as an image's mask.
 
         The array's values stay as they are.
         """
-        return np.rot90(values, self.degrees // 90).copy()
+        return np.rot90(values, self.rotation_degrees // 90).copy()
 
     def apply_to_grey(self, grey: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Return grey levels (rows, columns) uint8 rotated, and with black and white swapped if `swaps_grey`."""
-        levels: NDArray[np.uint8] = self.rotate(grey) if self.degrees else grey
-        return ~levels if self.swaps_grey else levels
+        levels: NDArray[np.uint8] = self.rotate(grey) if self.rotation_degrees else grey
+        return ~levels if self.inverts_grey else levels
 
 
 NO_CORRECTION: Final = Correction()
@@ -79,7 +79,7 @@ NO_CORRECTION: Final = Correction()
 class Image:
     """One upright grey image, read-only.
 
-    pixels                   (rows, columns) uint8 or uint16 after the Modality LUT, or float32 averages if `step` is
+    pixels                   (rows, columns) uint8 or uint16 after the Modality LUT, or float32 averages if `reduction_factor` is
                              above 1. 0 is air (black), whatever the photometric interpretation was. The modality value
                              is `pixels * value_scale + value_offset`
     window                   the file's VOI window in the units of `pixels`; None if the file has no window
@@ -106,18 +106,20 @@ class Image:
     spacing_mm: tuple[float, float] | None = None
     spacing_plane: SpacingPlane = ""
     view: str = ""
-    step: int = 1
-    is_approximate: bool = False
-    full_rows: int = 0
-    full_columns: int = 0
+    reduction_factor: int = 1
+    has_approximate_pixels: bool = False
+    file_rows: int = 0
+    file_columns: int = 0
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.pixels.ndim != 2 or self.pixels.size == 0:
             raise ValueError(f"pixels must be (rows, columns), not {self.pixels.shape}")
-        if self.step < 1:
-            raise ValueError(f"a pixel stands for 1 or more, not {self.step}")
-        if self.pixels.dtype not in ((np.uint8, np.uint16, np.float32) if self.step > 1 else (np.uint8, np.uint16)):
+        if self.reduction_factor < 1:
+            raise ValueError(f"a pixel stands for 1 or more, not {self.reduction_factor}")
+        if self.pixels.dtype not in (
+            (np.uint8, np.uint16, np.float32) if self.reduction_factor > 1 else (np.uint8, np.uint16)
+        ):
             raise TypeError(f"pixels must be uint8 or uint16, not {self.pixels.dtype}")
         self.pixels.flags.writeable = False
 
@@ -125,7 +127,7 @@ class Image:
     def size(self) -> tuple[int, int]:
         """The size of the image in its file: (rows, columns) in pixels."""
         rows, columns = self.pixels.shape
-        return self.full_rows or rows, self.full_columns or columns
+        return self.file_rows or rows, self.file_columns or columns
 
     @property
     def extent(self) -> tuple[float, float]:
@@ -135,7 +137,7 @@ class Image:
         this.
         """
         rows, columns = self.size
-        return rows / self.step, columns / self.step
+        return rows / self.reduction_factor, columns / self.reduction_factor
 
     def corrected(self, turn: Correction) -> Image:
         """Return the image rotated by a correction. Black and white are swapped if `turn.swaps_grey` is set.
@@ -143,11 +145,11 @@ class Image:
         At a reduced resolution, the last row or column may stand for fewer pixels of the file than other rows or
         columns. After a rotation, this row or column may be the first.
         """
-        image = replace(self, pixels=turn.rotate(self.pixels)) if turn.degrees else self
-        if turn.degrees % 180:
+        image = replace(self, pixels=turn.rotate(self.pixels)) if turn.rotation_degrees else self
+        if turn.rotation_degrees % 180:
             spacing = self.spacing_mm and (self.spacing_mm[1], self.spacing_mm[0])
-            image = replace(image, spacing_mm=spacing, full_rows=self.full_columns, full_columns=self.full_rows)
-        return image._with_grey_swapped() if turn.swaps_grey else image
+            image = replace(image, spacing_mm=spacing, full_rows=self.file_columns, full_columns=self.file_rows)
+        return image._with_grey_swapped() if turn.inverts_grey else image
 
     def _with_grey_swapped(self) -> Image:
         """Return the image with black and white swapped, also in the window and VOI LUT.
@@ -181,8 +183,8 @@ class ShownImage:
     """
 
     pixels: NDArray[np.uint8]
-    rows: int
-    columns: int
+    file_rows: int
+    file_columns: int
 
     def __post_init__(self) -> None:
         if self.pixels.ndim != 2 or self.pixels.size == 0 or self.pixels.dtype != np.uint8:
@@ -191,7 +193,7 @@ class ShownImage:
 
 
 @dataclass(frozen=True, slots=True)
-class PixelMap:
+class CoordinateMap:
     """The map from positions in a network's input, or in a grid of cells, to positions in the image.
 
     For rows and for columns: image position = input position * scale + offset. In the input and in the image, position
@@ -217,7 +219,7 @@ class PixelMap:
         """Map a position in the image to the network's input; 0 is the outer edge of the first row or column."""
         return (row - self.row_offset) / self.row_scale, (column - self.column_offset) / self.column_scale
 
-    def for_cells(self, cells: tuple[int, int], *, input_size: tuple[int, int]) -> PixelMap:
+    def for_cells(self, cells: tuple[int, int], *, input_size: tuple[int, int]) -> CoordinateMap:
         """Return the map from cells of a network's output to the image. `self` maps the network's input to the image.
 
         The grid covers the whole input.
@@ -226,7 +228,7 @@ class PixelMap:
         input_size  rows and columns of the input
         """
         down, across = input_size[0] / cells[0], input_size[1] / cells[1]
-        return PixelMap(self.row_scale * down, self.row_offset, self.column_scale * across, self.column_offset)
+        return CoordinateMap(self.row_scale * down, self.row_offset, self.column_scale * across, self.column_offset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,12 +241,12 @@ class Box:
 
     top: float
     left: float
-    rows: float
-    columns: float
+    height: float
+    width: float
 
     def __post_init__(self) -> None:
-        if not (self.rows > 0 and self.columns > 0):
-            raise ValueError(f"a box has an area, not {self.rows} x {self.columns}")
+        if not (self.height > 0 and self.width > 0):
+            raise ValueError(f"a box has an area, not {self.height} x {self.width}")
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -256,7 +258,7 @@ class NetworkInput:
     """
 
     values: NDArray[np.uint8]
-    pixel_map: PixelMap
+    input_to_image: CoordinateMap
 
     def __post_init__(self) -> None:
         if self.values.ndim != 4 or self.values.shape[0] != 1 or self.values.dtype != np.uint8:
@@ -390,13 +392,13 @@ class ImageRef:
     """
 
     path: Path
-    member: str | None = None
+    zip_member: str | None = None
     frame: int = 0
     kind: FileKind = "unknown"
     header: ImageHeader = field(default_factory=ImageHeader)
     problem: Reason | None = None
     problem_is_refusal: bool = False
-    turn: Correction = NO_CORRECTION
+    correction: Correction = NO_CORRECTION
 
     def __post_init__(self) -> None:
         if self.frame < 0:
@@ -408,7 +410,7 @@ class ImageRef:
 
         The text is equal in later runs.
         """
-        member = f"!{self.member}" if self.member is not None else ""
+        member = f"!{self.zip_member}" if self.zip_member is not None else ""
         frame = f"#{self.frame}" if self.header.number_of_frames > 1 else ""
         return f"{self.path}{member}{frame}"
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.image import Box, PixelMap
+from fieldray.domain.image import Box, CoordinateMap
 from fieldray.domain.lung_thirds import UNDECIDED_SHARES, WHITENESS_INDICES, features_of_thirds, whiteness_of_lungs
 from fieldray.domain.mask import CompressedShares, Mask, Point, cell_edges, components, enlarge, outlines, overlaps
 from fieldray.domain.model import LUNG_CHECKS, CropRule, LungRules, Manifest
@@ -118,7 +118,7 @@ class LungFields:
     is_inverted: bool
     is_mirrored: bool
     compressed_shares: CompressedShares
-    pixel_map: PixelMap
+    pixel_map: CoordinateMap
     evidence_inside: float | None = None
     latency_ms: float = 0.0
     unseen: tuple[LungSide, ...] = ()
@@ -203,14 +203,14 @@ class LungFields:
         """
         region = self.region if crop == "lung_region" else None
         if self.refusal or (region is None and (not self.found or self.shares.max() < self.threshold)):
-            return Box(top=0.0, left=0.0, rows=float(rows), columns=float(columns))
+            return Box(top=0.0, left=0.0, height=float(rows), width=float(columns))
         top, bottom, left, right = region or _extent(self.shares, self.threshold, self.pixel_map)
         down, across = margin * (bottom - top), margin * (right - left)
         top, bottom = max(0.0, top - down), min(float(rows), bottom + down)
         left, right = max(0.0, left - across), min(float(columns), right + across)
         if self.read_first and region is None:
             left, right = min(left, columns - right), max(right, columns - left)
-        return Box(top=top, left=left, rows=bottom - top, columns=right - left)
+        return Box(top=top, left=left, height=bottom - top, width=right - left)
 
     def outlines(self) -> tuple[tuple[Point, ...], ...]:
         """Return polygons around the lungs, (x, y) in pixels of the image."""
@@ -234,7 +234,7 @@ class LungNetworkOutput:
 
     shares: NDArray[np.float32]
     scores: Mapping[str, float]
-    pixel_map: PixelMap
+    pixel_map: CoordinateMap
     rows: int
     columns: int
     latency_ms: float = 0.0
@@ -344,7 +344,7 @@ def find_one_lung(output: LungNetworkOutput, rules: LungRules, *, seen: Side) ->
 
 
 def evidence_inside(
-    evidence: NDArray[np.float32], evidence_map: PixelMap, lungs: LungFields, *, rows: int, columns: int
+    evidence: NDArray[np.float32], evidence_map: CoordinateMap, lungs: LungFields, *, rows: int, columns: int
 ) -> float | None:
     """Return the share (0..1, by area) of the evidence inside the lung region; None without evidence.
 
@@ -372,7 +372,7 @@ def evidence_inside(
     return min(1.0, float((evidence * inside).sum()) / total)
 
 
-def _areas(pixel_map: PixelMap, shape: tuple[int, int], *, rows: int, columns: int) -> NDArray[np.float64]:
+def _areas(pixel_map: CoordinateMap, shape: tuple[int, int], *, rows: int, columns: int) -> NDArray[np.float64]:
     """Return the area of each cell in pixels of an image. Parts of cells outside the image are not counted."""
     down, across = cell_edges(pixel_map, shape)
     return np.outer(np.diff(down.clip(0, rows)), np.diff(across.clip(0, columns)))
@@ -563,14 +563,14 @@ def _cut_off(mask: Mask, areas: NDArray[np.float64]) -> tuple[Side, ...]:
     return tuple(side for side in SIDES if strips[side].mean() > _MIN_TOUCH)
 
 
-def _of_region(shares: NDArray[np.float32], threshold: int, pixel_map: PixelMap) -> dict[str, Any]:
+def _of_region(shares: NDArray[np.float32], threshold: int, pixel_map: CoordinateMap) -> dict[str, Any]:
     """Return the fields of `LungFields` for the lung region: the compressed shares and the extent."""
     fields, parts = remove_non_lung_parts(np.rint(255 * shares.clip(0, 1)).astype(np.uint8), threshold)
     reached = _extent(fields, threshold, pixel_map) if parts.any() else None
     return {"region": reached, "compressed_region": CompressedShares.compress(fields, threshold)}
 
 
-def _extent(shares: NDArray[np.uint8], threshold: int, pixel_map: PixelMap) -> tuple[float, float, float, float]:
+def _extent(shares: NDArray[np.uint8], threshold: int, pixel_map: CoordinateMap) -> tuple[float, float, float, float]:
     """Return the extent of a mask: top, bottom, left and right in pixels; the mask may extend beyond the image."""
     down, across = cell_edges(pixel_map, shares.shape)
     return *_span(down, shares.max(axis=1), threshold), *_span(across, shares.max(axis=0), threshold)

@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.image import PixelMap
+from fieldray.domain.image import CoordinateMap
 
 Shares = NDArray[np.uint8]
 Mask = NDArray[np.bool_]
@@ -83,7 +83,7 @@ def overlaps(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray
     return lengths
 
 
-def cell_edges(pixel_map: PixelMap, shape: tuple[int, int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def cell_edges(pixel_map: CoordinateMap, shape: tuple[int, int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return where the rows and the columns of a grid of cells begin and end, in pixels of the image.
 
     The result is two arrays of borders in ascending order: (rows + 1,) and (columns + 1,).
@@ -101,7 +101,7 @@ def cell_edges(pixel_map: PixelMap, shape: tuple[int, int]) -> tuple[NDArray[np.
 # ---- enlarging to the size of the image
 
 
-def enlarge(shares: Shares, pixel_map: PixelMap, *, rows: int, columns: int, threshold: int) -> Mask:
+def enlarge(shares: Shares, pixel_map: CoordinateMap, *, rows: int, columns: int, threshold: int) -> Mask:
     """Enlarge a map of shares linearly to the size of an image, and compare each pixel with a threshold.
 
     Returns the mask (rows, columns) bool of the pixels at or above the threshold.
@@ -166,7 +166,7 @@ _WAYS: Final[Mapping[int, tuple[tuple[int, int], ...]]] = {
 Point = tuple[float, float]
 
 
-def outlines(shares: Shares, pixel_map: PixelMap, *, threshold: int) -> tuple[tuple[Point, ...], ...]:
+def outlines(shares: Shares, pixel_map: CoordinateMap, *, threshold: int) -> tuple[tuple[Point, ...], ...]:
     """Return closed polygons around the cells whose share reaches a threshold.
 
     Each polygon is a list of points (x, y) in pixels of the image, found by marching squares (Lorensen and Cline 1987).
@@ -217,7 +217,7 @@ def _loops(following: dict[Point, Point]) -> Iterator[list[Point]]:
         yield loop
 
 
-def _in_image(point: Point, pixel_map: PixelMap) -> Point:
+def _in_image(point: Point, pixel_map: CoordinateMap) -> Point:
     """Map a point (row, column) of a mask padded by one cell to the image. Returns (x, y) in pixels of the image."""
     row, column = pixel_map.to_image(point[0] - 0.5, point[1] - 0.5)
     return column, row

@@ -158,7 +158,9 @@ def is_same_image(one: Outcome, other: Outcome) -> bool:
     if first.frame != second.frame:
         return False
     contents = one.facts.content_sha256, other.facts.content_sha256
-    if (first.path, first.member) == (second.path, second.member) or (all(contents) and contents[0] == contents[1]):
+    if (first.path, first.zip_member) == (second.path, second.zip_member) or (
+        all(contents) and contents[0] == contents[1]
+    ):
         return True
     studies = [(ref.header.study_instance_uid, parse_dicom_date(ref.header.study_date)) for ref in (first, second)]
     differs = any(all(pair) and pair[0] != pair[1] for pair in zip(*studies, strict=True))

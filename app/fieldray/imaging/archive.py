@@ -282,7 +282,9 @@ class FoundMembers:
 
     def __post_init__(self) -> None:
         for ref in self.refs:
-            if not (ref.member and can_be_file_name(ref.member) and 1 <= ref.header.number_of_frames <= MAX_FRAMES):
+            if not (
+                ref.zip_member and can_be_file_name(ref.zip_member) and 1 <= ref.header.number_of_frames <= MAX_FRAMES
+            ):
                 raise ValueError("no member is like this")
 
 
@@ -388,15 +390,15 @@ def _identified(
     archive: ZipArchive, ref: ImageRef, is_own_report: IsOwnReport
 ) -> list[ImageRef] | DicomdirFound | ZipFound | None:
     """Identify a zip member by its first bytes. More bytes are unpacked only if the member's header is longer."""
-    assert ref.member is not None
+    assert ref.zip_member is not None
     try:
-        head = archive.read(ref.member, limit=_FIRST_LOOK_BYTES)
+        head = archive.read(ref.zip_member, limit=_FIRST_LOOK_BYTES)
         try:
             return identify_unless_own_report(io.BytesIO(head), ref, is_own_report)
         except InputProblem as error:
             if len(head) < _FIRST_LOOK_BYTES or isinstance(error, UnsuitableImage):
                 raise
-        whole = archive.read(ref.member, limit=MAX_INFLATED_HEADER_BYTES)
+        whole = archive.read(ref.zip_member, limit=MAX_INFLATED_HEADER_BYTES)
         return identify_unless_own_report(io.BytesIO(whole), ref, is_own_report)
     except MemoryError as error:
         raise out_of_memory_problem() from error

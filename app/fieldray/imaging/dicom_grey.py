@@ -149,9 +149,9 @@ def grey_image(
         spacing_mm=spacing_mm,
         spacing_plane=plane,
         view=first_text(dataset, "ViewPosition").upper(),
-        step=step,
-        full_rows=stored.shape[0],
-        full_columns=stored.shape[1],
+        reduction_factor=step,
+        file_rows=stored.shape[0],
+        file_columns=stored.shape[1],
         notes=tuple(remarks),
     )
 

@@ -362,7 +362,7 @@ class _Search:
             yield ref_with_problem(ImageRef(path=index), Unreadable(reason("index_empty")))
 
     def _outside(self, index: Path, name: str) -> Iterator[ImageRef]:
-        ref = ImageRef(path=index, member=name)
+        ref = ImageRef(path=index, zip_member=name)
         if ref.key not in self._seen:
             self._seen.add(ref.key)
             yield ref_with_problem(ref, Unreadable(reason("outside_folder")))

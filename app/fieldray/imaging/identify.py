@@ -336,7 +336,7 @@ def identify_bytes(data: bytes, ref: ImageRef) -> ImageRef:
     Raises Unreadable `changed` if the file no longer contains the listed images: the number of frames differs, or the
     file is now an index or a zip file. Raises Unreadable and UnsuitableImage for other problems.
     """
-    found = identify(io.BytesIO(data), ImageRef(path=ref.path, member=ref.member))
+    found = identify(io.BytesIO(data), ImageRef(path=ref.path, zip_member=ref.zip_member))
     if not isinstance(found, list) or len(found) != ref.header.number_of_frames:
         raise Unreadable(reason("changed"))
     (again,) = (one for one in found if one.frame == ref.frame)

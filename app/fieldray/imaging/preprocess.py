@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.image import Box, Image, NetworkInput, PixelMap, Window
+from fieldray.domain.image import Box, CoordinateMap, Image, NetworkInput, Window
 from fieldray.domain.model import InputSpec
 from fieldray.errors import UnsuitableImage
 from fieldray.imaging.reduction import LARGEST_REDUCTION, block_means
@@ -86,7 +86,7 @@ def to_network_input(image: Image, spec: InputSpec, *, box: Box | None = None) -
     plane = np.zeros((spec.height, spec.width), np.uint8)
     plane[region.target_top :, region.target_left :][: region.height, : region.width] = np.rint(grey)
     values = np.repeat(plane[None, :, :, None], spec.channels, axis=3)
-    return NetworkInput(values=values, pixel_map=_pixel_map(image, region))
+    return NetworkInput(values=values, input_to_image=_pixel_map(image, region))
 
 
 def thumbnail(image: Image, side: int = 64) -> NDArray[np.uint8]:
@@ -140,14 +140,14 @@ def _fitted(image: Image, box: Box | None) -> Box:
     """
     if box is None:
         rows, columns = image.extent
-        return Box(top=0.0, left=0.0, rows=rows, columns=columns)
-    top, left, rows, columns = (side / image.step for side in (box.top, box.left, box.rows, box.columns))
-    return Box(top=top, left=left, rows=rows, columns=columns)
+        return Box(top=0.0, left=0.0, height=rows, width=columns)
+    top, left, rows, columns = (side / image.reduction_factor for side in (box.top, box.left, box.height, box.width))
+    return Box(top=top, left=left, height=rows, width=columns)
 
 
 def _region(fitted: Box, spec: InputSpec) -> _Region:
-    rows, columns = (side * (1 - 2 * spec.margin) for side in (fitted.rows, fitted.columns))
-    top, left = fitted.top + fitted.rows * spec.margin, fitted.left + fitted.columns * spec.margin
+    rows, columns = (side * (1 - 2 * spec.margin) for side in (fitted.height, fitted.width))
+    top, left = fitted.top + fitted.height * spec.margin, fitted.left + fitted.width * spec.margin
     if spec.fit == "crop":
         step = min(rows / spec.height, columns / spec.width)
         kept_rows, kept_columns = spec.height * step, spec.width * step
@@ -160,17 +160,20 @@ def _region(fitted: Box, spec: InputSpec) -> _Region:
     return _Region(top, left, rows, columns, (spec.height - height) // 2, (spec.width - width) // 2, height, width)
 
 
-def _pixel_map(image: Image, region: _Region) -> PixelMap:
+def _pixel_map(image: Image, region: _Region) -> CoordinateMap:
     """Return the map from the network's input to pixels of the file.
 
     The map is scaled by `image.step` for an image that was read at a reduced resolution.
     """
-    row_scale, column_scale = image.step * region.rows / region.height, image.step * region.columns / region.width
-    return PixelMap(
+    row_scale, column_scale = (
+        image.reduction_factor * region.rows / region.height,
+        image.reduction_factor * region.columns / region.width,
+    )
+    return CoordinateMap(
         row_scale=row_scale,
-        row_offset=image.step * region.top - region.target_top * row_scale,
+        row_offset=image.reduction_factor * region.top - region.target_top * row_scale,
         column_scale=column_scale,
-        column_offset=image.step * region.left - region.target_left * column_scale,
+        column_offset=image.reduction_factor * region.left - region.target_left * column_scale,
     )
 
 

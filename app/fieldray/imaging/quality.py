@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.image import Image, ImageHeader, PixelMap, parse_dicom_date
+from fieldray.domain.image import CoordinateMap, Image, ImageHeader, parse_dicom_date
 from fieldray.domain.lungs import LungFields, QualityNote
 from fieldray.domain.mask import Mask, cell_edges
 from fieldray.domain.model import HeaderRules
@@ -161,7 +161,7 @@ def lung_quality_notes(image: Image, lungs: LungFields) -> tuple[QualityNote, ..
     if not lungs.unseen and high < _MIN_HEIGHT_BY_WIDTH * wide:
         found.append("lungs_low")
     limits = np.array(image.pixels.shape)[:, None] - 1
-    grey = image.pixels[tuple((np.stack((down, across)) / image.step).astype(np.intp).clip(0, limits))]
+    grey = image.pixels[tuple((np.stack((down, across)) / image.reduction_factor).astype(np.intp).clip(0, limits))]
     counts = np.bincount(np.rint(grey).astype(np.uint16))
     often = int(counts.argmax())
     if len(rows) >= 500 and counts[often] > _MAX_SHARE_OF_ONE_GREY * len(rows):
@@ -232,7 +232,7 @@ def _roughness(grey: NDArray[np.float32]) -> float:
     return float((grey[1:-1, 1:-1] - sideways / 4)[middle].std())
 
 
-def _tilt(mask: Mask, cells: PixelMap) -> int:
+def _tilt(mask: Mask, cells: CoordinateMap) -> int:
     """Return the tilt in degrees of two lungs, from their mask (rows, columns) and the map of its cells to the image.
 
     The tilt is that of the axis about which the lungs are most symmetrical.

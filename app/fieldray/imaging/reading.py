@@ -122,9 +122,9 @@ class ImageFile:
         side  None for full resolution
         """
         needed_size = (
-            TargetSize(side, side, only_longer_side=True) if side and self._ref.turn == NO_CORRECTION else None
+            TargetSize(side, side, only_longer_side=True) if side and self._ref.correction == NO_CORRECTION else None
         )
-        return self.decode_image(needed_size).corrected(self._ref.turn)
+        return self.decode_image(needed_size).corrected(self._ref.correction)
 
 
 def facts_of_read_image(file: ImageFile, image: Image, upright: Image) -> ImageFacts:
@@ -252,10 +252,10 @@ def _finished(
     return Image(
         pixels=pixels,
         window=window,
-        step=step,
-        is_approximate=is_approximate,
-        full_rows=rows,
-        full_columns=columns,
+        reduction_factor=step,
+        has_approximate_pixels=is_approximate,
+        file_rows=rows,
+        file_columns=columns,
         notes=tuple(notes),
     )
 

@@ -126,15 +126,15 @@ def target_size_for_crop(spec: InputSpec, box: Box, image: Image, detail: Detail
     detail  "fine" needs `NARROW_MARGIN_OVERSAMPLING` pixels for each input pixel, so that few results are borderline;
             "finer" needs `REFINEMENT` pixels
     """
-    pixels = min(box.rows / spec.height, box.columns / spec.width) / image.step
-    least, wanted = (1.0, 1.0 / WAVELET_OVERSAMPLING) if image.is_approximate else (BLOCK_OVERSAMPLING, 1.0)
+    pixels = min(box.height / spec.height, box.width / spec.width) / image.reduction_factor
+    least, wanted = (1.0, 1.0 / WAVELET_OVERSAMPLING) if image.has_approximate_pixels else (BLOCK_OVERSAMPLING, 1.0)
     if detail == "fine":
         least, wanted = NARROW_MARGIN_MIN_OVERSAMPLING, NARROW_MARGIN_MIN_OVERSAMPLING / WAVELET_OVERSAMPLING
     if detail == "finer":
         least, wanted = FINE_DETAIL_FACTOR * WAVELET_OVERSAMPLING, FINE_DETAIL_FACTOR
-    if image.step == 1 or pixels >= least:
+    if image.reduction_factor == 1 or pixels >= least:
         return None
-    rows, columns = image.full_rows / box.rows, image.full_columns / box.columns
+    rows, columns = image.file_rows / box.height, image.file_columns / box.width
     return TargetSize(wanted * rows * spec.height, wanted * columns * spec.width)
 
 

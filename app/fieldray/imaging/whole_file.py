@@ -23,10 +23,10 @@ def read_bytes_and_state(ref: ImageRef, *, opener: Opener = open_file) -> tuple[
     """
     try:
         with opener(ref.path) as stream:
-            if ref.member is not None:
+            if ref.zip_member is not None:
                 from fieldray.imaging.archive import open_archive
 
-                return open_archive(stream).read(ref.member), None
+                return open_archive(stream).read(ref.zip_member), None
             state = state_of(stream)
             size = stream.seek(0, io.SEEK_END)
             check_file_size(size)
@@ -43,7 +43,7 @@ def hash_file(ref: ImageRef, *, stamps: FileStamper | None = None, opener: Opene
     The stamp is empty if `stamps` is None, or if no stamp can identify the file's state. Raises Unreadable, also for a
     file that is larger than any readable image: hashing the file might take hours and could not be cancelled.
     """
-    if ref.member is not None:
+    if ref.zip_member is not None:
         return hashlib.sha256(read_bytes(ref, opener=opener)).hexdigest(), b""
     try:
         with opener(ref.path) as stream:

@@ -24,7 +24,7 @@ import numpy as np
 from fieldray.comparison.compare import COMPARE, SERVICE, CompareRequest
 from fieldray.domain.comparison import FRAME_SIDE, ComparisonProblem, FramedImage, ImageOfPair, PairComparison
 from fieldray.domain.finding import FailedOutcome, ImageFacts, Outcome, leading_finding
-from fieldray.domain.image import ImageRef, PixelMap
+from fieldray.domain.image import CoordinateMap, ImageRef
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.mask import Mask
 from fieldray.domain.model import InputSpec, Model
@@ -243,14 +243,14 @@ def _problem(prior: PairImage, current: PairImage) -> ComparisonProblem | None:
     return None
 
 
-def lungs_in_frame(lungs: LungFields, frame: PixelMap) -> Mask:
+def lungs_in_frame(lungs: LungFields, frame: CoordinateMap) -> Mask:
     """Convert the lung fields of an image to a mask (FRAME_SIDE, FRAME_SIDE) bool in the square frame of that image.
 
     frame  maps pixels of the frame to pixels of the image's file
     """
     cells = lungs.pixel_map
     row, column = frame.to_input(cells.row_offset, cells.column_offset)
-    in_frame = PixelMap(cells.row_scale / frame.row_scale, row, cells.column_scale / frame.column_scale, column)
+    in_frame = CoordinateMap(cells.row_scale / frame.row_scale, row, cells.column_scale / frame.column_scale, column)
     return replace(lungs, pixel_map=in_frame).mask_of_image(rows=FRAME_SIDE, columns=FRAME_SIDE)
 
 

@@ -266,7 +266,9 @@ class _ImageReading(contextlib.AbstractContextManager["_ImageReading"]):
             pixels = self._opened(self._make_workers).read_preview(kept)
         except InputProblem:
             return None
-        return ShownImage(pixels=result.outcome.ref.turn.apply_to_grey(pixels), rows=facts.rows, columns=facts.columns)
+        return ShownImage(
+            pixels=result.outcome.ref.correction.apply_to_grey(pixels), file_rows=facts.rows, file_columns=facts.columns
+        )
 
     def _opened(self, make_workers: MakeWorkers) -> Workers:
         if self._workers is None:

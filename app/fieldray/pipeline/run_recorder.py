@@ -270,7 +270,7 @@ class ResultsByContent:
         if isinstance(known, ScreenedOutcome):
             notes = with_age_notes(known.notes, is_confirmed=self.ports.spec.ages_confirmed)
             known = replace(known, notes=notes)
-        return replace(known, ref=replace(ref, turn=known.ref.turn))
+        return replace(known, ref=replace(ref, turn=known.ref.correction))
 
 
 class ResultsByStamp:

@@ -101,7 +101,7 @@ def screen_with_packs(
         return _ImageScreening(turned, by, workers, engine, detail, observe, is_cancelled).outcomes()
 
     def upright(lying: Outcome, setup: PackSetup) -> Outcome:
-        if not isinstance(lying, RefusedOutcome) or not setup.overrides.will_turn(lying.reason, lying.ref.turn):
+        if not isinstance(lying, RefusedOutcome) or not setup.overrides.will_turn(lying.reason, lying.ref.correction):
             return lying
         if lying.lungs is None:
             raise ValueError("an image that is turned without its lungs")
@@ -266,7 +266,7 @@ def _outcome_of(ref: ImageRef, setup: PackSetup, seen: AnalysisResult, predictio
         if not extra["gate_distance"] <= gate.limit:  # also true for a distance that is not a number
             why = reason("unlike_training")
             if lungs is None:
-                if not setup.overrides.will_overrule(why, ref.turn):
+                if not setup.overrides.will_overrule(why, ref.correction):
                     return RefusedOutcome(ref=ref, reason=why, facts=facts, lungs=None)
                 overruled = tuple(dict.fromkeys((*overruled, why)))
             notes += (reason("unlike_measured"),) if lungs else ()
@@ -284,7 +284,7 @@ def _outcome_of(ref: ImageRef, setup: PackSetup, seen: AnalysisResult, predictio
         inference_ms=prediction.latency_ms,
         extra_figures=extra,
         lungs=lungs,
-        notes=(*of_header, *_override_notes(ref.turn, overruled), *notes),
+        notes=(*of_header, *_override_notes(ref.correction, overruled), *notes),
     )
     return _with_evidence(screened, setup.model, lungs) if lungs and not lungs.refusal else screened
 
@@ -295,8 +295,8 @@ def _override_notes(turn: Correction, overruled: tuple[Reason, ...]) -> tuple[Re
     overruled  reasons for which the image would have been refused
     """
     return (
-        *((reason(_TURNED[turn.degrees]),) if turn.degrees else ()),
-        *((reason("grey_swapped_back"),) if turn.swaps_grey else ()),
+        *((reason(_TURNED[turn.rotation_degrees]),) if turn.rotation_degrees else ()),
+        *((reason("grey_swapped_back"),) if turn.inverts_grey else ()),
         *((reason("screened_anyway"), *overruled) if overruled else ()),
     )
 

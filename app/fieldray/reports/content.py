@@ -52,7 +52,7 @@ def class_texts(pack: HasClassNames | None) -> Mapping[Category, str]:
 
 def image_path(ref: ImageRef) -> str:
     """Return the path of an image's file. An image in a zip file has the path `path!member`."""
-    return str(ref.path) if ref.member is None else f"{ref.path}!{ref.member}"
+    return str(ref.path) if ref.zip_member is None else f"{ref.path}!{ref.zip_member}"
 
 
 def image_name(ref: ImageRef) -> str:
@@ -60,7 +60,7 @@ def image_name(ref: ImageRef) -> str:
 
     If the file has several frames, the number of the frame (from 0) is appended.
     """
-    return _with_frame(ref, ref.header.sop_instance_uid or (ref.member or ref.path.name).rpartition("/")[2])
+    return _with_frame(ref, ref.header.sop_instance_uid or (ref.zip_member or ref.path.name).rpartition("/")[2])
 
 
 def _with_frame(ref: ImageRef, name: str) -> str:

@@ -137,10 +137,10 @@ def draw_capture(subject: ReportedImage, shown: ShownImage, wording: Wording) ->
 
     shown  the grey image, as displayed
     """
-    layout = capture_layout(shown.rows, shown.columns)
+    layout = capture_layout(shown.file_rows, shown.file_columns)
     manifest = subject.stored_run.manifest
     enlarged = Image.fromarray(shown.pixels).resize((layout.width, layout.height), Image.Resampling.BICUBIC)
-    seen = ShownImage(pixels=np.asarray(enlarged), rows=shown.rows, columns=shown.columns)
+    seen = ShownImage(pixels=np.asarray(enlarged), file_rows=shown.file_rows, file_columns=shown.file_columns)
     canvas = Image.new("RGB", (layout.columns, layout.rows), _GROUND)
     canvas.paste(image_as_shown(subject.outcome, seen, manifest), (layout.left, 0))
     _write_panel(canvas, layout, subject, wording)
@@ -258,7 +258,7 @@ def lung_mask(subject: ReportedImage) -> Mask | None:
     if not can_be_referenced(subject.ref):
         return mask_on_capture(mask)
     # The capture shows the image turned upright. The segmentation of a file needs the orientation of the file.
-    lying, header = subject.ref.turn.inverse.rotate(mask), subject.ref.header
+    lying, header = subject.ref.correction.inverse.rotate(mask), subject.ref.header
     return _sampled(lying, rows=header.rows or lying.shape[0], columns=header.columns or lying.shape[1])
 
 

@@ -370,7 +370,7 @@ def _pair_comments(pair: PairRecord) -> list[str]:
 
 def _region(number: int, region: ChangeRegion) -> str:
     box, what = region.box, "denser" if region.is_denser else "less dense"
-    span = f"left {box.left:.0f}, top {box.top:.0f}, {box.columns:.0f} x {box.rows:.0f} px"
+    span = f"left {box.left:.0f}, top {box.top:.0f}, {box.width:.0f} x {box.height:.0f} px"
     return (
         f"Region {number}: {span} of the image fitted into 512 px: {what}, {abs(region.strength):.1f} times the noise."
     )

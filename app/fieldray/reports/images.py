@@ -124,7 +124,7 @@ def _lay_over(canvas: Image.Image, found: ShownMap, shown: ShownImage) -> None:
     found   the heat map
     shown   the displayed image, whose size gives the scale
     """
-    across, down = canvas.width / shown.columns, canvas.height / shown.rows
+    across, down = canvas.width / shown.file_columns, canvas.height / shown.file_rows
     left, top, width, height = found.field_of_view
     size = max(1, round(width * across)), max(1, round(height * down))
     strength = np.rint(heat_map.enlarge_smoothly(found.strength) * np.float32(_STEPS - 1)).astype(np.uint8)
@@ -167,7 +167,7 @@ def _alpha(colours: Colours, opacity: float) -> Colours:
 def _draw_outlines(
     canvas: Image.Image, outlines: tuple[tuple[tuple[float, float], ...], ...], shown: ShownImage
 ) -> None:
-    across, down = canvas.width / shown.columns, canvas.height / shown.rows
+    across, down = canvas.width / shown.file_columns, canvas.height / shown.file_rows
     width = max(1, round(max(canvas.size) * _OUTLINE_SHARE))
     draw = ImageDraw.Draw(canvas)
     for outline in outlines:
@@ -199,7 +199,7 @@ class MapFileNames:
 
         Raises StorageProblem if a link leads out of the folder.
         """
-        parts = [*_parts_below(ref.path, self._top), *(re.split(r"[/\\]", ref.member) if ref.member else [])]
+        parts = [*_parts_below(ref.path, self._top), *(re.split(r"[/\\]", ref.zip_member) if ref.zip_member else [])]
         names = [safe_name(part) for part in parts if part not in ("", ".", "..")] or ["image"]
         if ref.header.number_of_frames > 1:
             names[-1] += f"#{ref.frame}"
@@ -327,7 +327,7 @@ def write_overlay(
 
     Raises UsageProblem, StorageProblem.
     """
-    shown = ShownImage(pixels=grey, rows=outcome.facts.rows, columns=outcome.facts.columns)
+    shown = ShownImage(pixels=grey, file_rows=outcome.facts.rows, file_columns=outcome.facts.columns)
     canvas = image_as_shown(outcome, shown, manifest)
     write_output(_companion(stem, ".overlay.png"), "png", png_bytes(canvas), inputs=inputs)
 
@@ -435,7 +435,7 @@ def pair_overlay(current: FramedImage, aligned: AlignedPair) -> Image.Image:
     draw = ImageDraw.Draw(canvas)
     for region in aligned.regions:
         box = region.box
-        edges = (box.left - 2, box.top - 2, box.left + box.columns + 1, box.top + box.rows + 1)
+        edges = (box.left - 2, box.top - 2, box.left + box.width + 1, box.top + box.height + 1)
         draw.rectangle(edges, outline=DENSER_COLOUR if region.is_denser else LESS_DENSE_COLOUR)
     _add_legend(draw)
     return canvas

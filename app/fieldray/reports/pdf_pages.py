@@ -140,7 +140,7 @@ def _thumbnail(outcome: Outcome) -> ShownImage | None:
     facts = outcome.facts
     if facts.thumbnail is None or not facts.rows:
         return None
-    return ShownImage(pixels=facts.thumbnail, rows=facts.rows, columns=facts.columns)
+    return ShownImage(pixels=facts.thumbnail, file_rows=facts.rows, file_columns=facts.columns)
 
 
 _IMAGE_WIDTH: Final = 64.0  # mm, if two images are side by side

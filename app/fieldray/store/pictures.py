@@ -75,7 +75,7 @@ def picture_row(outcome: Outcome) -> PictureRow | None:
     facts, ref = outcome.facts, outcome.ref
     if not facts.content_sha256 or not (facts.preview or facts.thumbnail is not None):
         return None
-    small = None if facts.thumbnail is None else ref.turn.inverse.apply_to_grey(facts.thumbnail)
+    small = None if facts.thumbnail is None else ref.correction.inverse.apply_to_grey(facts.thumbnail)
     thumbnail = (None, 0) if small is None else (small.tobytes(), small.shape[1])
     return (bytes.fromhex(facts.content_sha256), ref.frame, *thumbnail, facts.preview or None)
 

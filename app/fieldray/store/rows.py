@@ -36,7 +36,7 @@ from fieldray.domain.finding import (
     score_for_sorting,
 )
 from fieldray.domain.history import ImageTally, ResultBrief
-from fieldray.domain.image import Correction, ImageRef, PixelMap
+from fieldray.domain.image import CoordinateMap, Correction, ImageRef
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.model import OperatingPoint
 from fieldray.domain.run import (
@@ -171,7 +171,7 @@ def _details(ref: ImageRef, facts: ImageFacts, screened: ScreenedOutcome | None)
         is_refusal=ref.problem_is_refusal,
         maps=None if maps is None else (maps.shape[0], maps.shape[1], maps.shape[2]),
         extra=dict(screened.extra_figures) if screened else {},
-        turn=(ref.turn.degrees, ref.turn.swaps_grey),
+        turn=(ref.correction.rotation_degrees, ref.correction.inverts_grey),
     )
 
 
@@ -243,7 +243,7 @@ def outcome_of(
         rows=details.rows,
         columns=details.columns,
         thumbnail=None if thumbnail is None else Correction(*details.turn).apply_to_grey(thumbnail),
-        input_to_image=PixelMap(*details.pixel_map) if details.pixel_map else None,
+        input_to_image=CoordinateMap(*details.pixel_map) if details.pixel_map else None,
         decode_ms=row["decode_ms"],
         notes=details.notes,
     )
@@ -286,13 +286,13 @@ def _ref_of(row: Row, details: StoredDetails) -> ImageRef:
     path, member = path_and_member(row["image_key"])
     return ImageRef(
         path=path,
-        member=member,
+        zip_member=member,
         frame=row["frame"],
         kind=details.kind,
         header=header_of(row["header"]),
         problem=reason_from_stored(details.problem) if details.problem else None,
         problem_is_refusal=details.is_refusal,
-        turn=Correction(*details.turn),
+        correction=Correction(*details.turn),
     )
 
 

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from fieldray.domain.finding import Decision
-from fieldray.domain.image import FileKind, ImageHeader, ImageRef, PixelMap
+from fieldray.domain.image import CoordinateMap, FileKind, ImageHeader, ImageRef
 from fieldray.domain.lungs import LungFields, LungMeasurement, LungSide, QualityNote, Side
 from fieldray.domain.mask import CompressedShares
 from fieldray.domain.model import OperatingPoint
@@ -300,7 +300,7 @@ class StoredLungs(msgspec.Struct, frozen=True, array_like=True):
         """
         kept = CompressedShares(self.mask_rows, self.mask_columns, self.threshold, shares)
         values = {name: getattr(self, name) for name in COMMON_LUNG_FIELDS}
-        return LungFields(**values, compressed_shares=kept, pixel_map=PixelMap(*self.pixel_map))
+        return LungFields(**values, compressed_shares=kept, pixel_map=CoordinateMap(*self.pixel_map))
 
 
 _OF_CELLS: Final = ("mask_rows", "mask_columns", "threshold", "pixel_map")
@@ -313,7 +313,7 @@ def compact_json(value: Any) -> str:
     return format_json(value).decode()
 
 
-def map_values(pixel_map: PixelMap) -> MapValues:
+def map_values(pixel_map: CoordinateMap) -> MapValues:
     """Return a pixel map as stored in JSON: scale and offset of the rows, then scale and offset of the columns."""
     return (pixel_map.row_scale, pixel_map.row_offset, pixel_map.column_scale, pixel_map.column_offset)
 
@@ -329,7 +329,7 @@ def image_key(ref: ImageRef) -> bytes:
     member.
     """
     frame = str(ref.frame) if ref.header.number_of_frames > 1 else ""
-    parts = [str(ref.path), ref.member or "", frame] if ref.member is not None or frame else [str(ref.path)]
+    parts = [str(ref.path), ref.zip_member or "", frame] if ref.zip_member is not None or frame else [str(ref.path)]
     return b"\0".join(map(os.fsencode, parts))
 
 

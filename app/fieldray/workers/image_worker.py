@@ -137,7 +137,7 @@ class _PackAnalysis:
 
         If a person overruled this reason, add it to `overruled_reasons` instead.
         """
-        if not self.question.overrides.will_overrule(why, self.question.ref.turn):
+        if not self.question.overrides.will_overrule(why, self.question.ref.correction):
             raise UnsuitableImage(why)
         if why not in self.overruled_reasons:
             self.overruled_reasons += (why,)
@@ -274,7 +274,9 @@ class ImageWorker:
         wanted = question.frame_spec or (classifier.model.manifest.input if classifier else None)
         finder = view.pack.finder.model.manifest.input if view.pack.finder and question.finds_lungs else None
         crops = wanted is not None and wanted.crop != "none" and finder is not None
-        is_whole = detail == "full" or question.ref.turn != NO_CORRECTION  # a reduced image may lack its last rows
+        is_whole = (
+            detail == "full" or question.ref.correction != NO_CORRECTION
+        )  # a reduced image may lack its last rows
         specs = [spec for spec in (finder, None if crops else wanted) if spec is not None]
         finest = target_size_for_all(wanted, factor=FINE_DETAIL_FACTOR) if wanted and detail == "finer" else None
         needed = None if is_whole else view.needed or finest or target_size_for_all(*specs)
@@ -287,7 +289,7 @@ class ImageWorker:
         box = lungs.box(**size, margin=wanted.crop_margin, crop=wanted.crop) if crops and lungs else None
         if box and not is_whole and (finer := target_size_for_crop(wanted, box, image, detail)):
             image = self._read(view, finer)
-        is_first = detail == "needed" and image.is_approximate and not is_whole
+        is_first = detail == "needed" and image.has_approximate_pixels and not is_whole
         view.box, view.fine = box, target_size_for_crop(wanted, box, image, "fine") if box and is_first else None
         view.needed = (
             target_size_for_crop(wanted, box, image, "finer")
@@ -296,7 +298,7 @@ class ImageWorker:
         )
         tensors, key = view.shared.network_inputs, (image, wanted, box)
         tensor = tensors[key] = tensors[key] if key in tensors else to_network_input(image, wanted, box=box)
-        facts = replace(view.result.facts, pixel_map=tensor.pixel_map)
+        facts = replace(view.result.facts, pixel_map=tensor.input_to_image)
         notes = (*facts.notes, *(() if question.frame_spec else completeness_notes(image, lungs)))
         facts = replace(facts, notes=(*notes, *["read_twice"] * (detail == "finer")))
         view.result = replace(
@@ -305,8 +307,8 @@ class ImageWorker:
             stage="inference",
             values=tensor.values,
             network_output=None,
-            is_approximate=image.is_approximate,
-            step=image.step,
+            is_approximate=image.has_approximate_pixels,
+            step=image.reduction_factor,
         )
 
     def _read_crop_finely(self, view: _PackAnalysis) -> None:
@@ -321,12 +323,12 @@ class ImageWorker:
         tensor = to_network_input(image, view.question.frame_spec or classifier.model.manifest.input, box=view.box)
         view.result = replace(
             view.result,
-            facts=replace(view.result.facts, pixel_map=tensor.pixel_map),
+            facts=replace(view.result.facts, pixel_map=tensor.input_to_image),
             stage="inference",
             values=tensor.values,
             network_output=None,
-            is_approximate=image.is_approximate,
-            step=image.step,
+            is_approximate=image.has_approximate_pixels,
+            step=image.reduction_factor,
         )
 
     def _read(self, view: _PackAnalysis, needed: TargetSize | None) -> Image:
@@ -341,7 +343,7 @@ class ImageWorker:
                 if shared.readings:
                     announce_stage("decode")
                 image = with_default_window(shared.file.decode_image(needed))
-                upright = image.corrected(view.question.ref.turn)
+                upright = image.corrected(view.question.ref.correction)
                 reading = _Reading(image, upright, time.perf_counter() - began_s)
                 shared.readings[needed] = reading
             else:
@@ -432,7 +434,7 @@ def find_lungs_in_image(
         return LungNetworkOutput(
             shares=found.mask,
             scores=scores_by_label_code(finder, found.scores),
-            pixel_map=tensor.pixel_map.for_cells(found.mask.shape, input_size=(spec.height, spec.width)),
+            pixel_map=tensor.input_to_image.for_cells(found.mask.shape, input_size=(spec.height, spec.width)),
             rows=rows,
             columns=columns,
             latency_ms=found.latency_ms,
@@ -457,7 +459,7 @@ def _shown(question: calls.DisplayRequest) -> ShownImage:
     lower_priority()
     rows, columns = image.size
     pixels = thumbnail(image, min(question.side, int(max(image.extent))))
-    return ShownImage(pixels=pixels, rows=rows, columns=columns)
+    return ShownImage(pixels=pixels, file_rows=rows, file_columns=columns)
 
 
 def _is_own_report(head: bytes) -> bool:

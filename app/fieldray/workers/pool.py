@@ -253,7 +253,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         seen = self.analyse(AnalyseRequest(ref=ref, frame_spec=spec), model=None)
         if seen.values is None or seen.facts.input_to_image is None:
             return None
-        return NetworkInput(values=seen.values, pixel_map=seen.facts.input_to_image)
+        return NetworkInput(values=seen.values, input_to_image=seen.facts.input_to_image)
 
     def run(self, values: NDArray[np.uint8], *, model: Model, is_cancelled: Callable[[], bool]) -> NetworkOutput:
         """Run a model on a network input (height, width, channels) uint8, in a free child process.
@@ -329,7 +329,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         The stamp is empty if `set_stamper` was not called, for a file in a zip file, or a file changed seconds ago.
         A file in a zip file is read in a child process, any other file in this process. Raises Unreadable, PoolClosed.
         """
-        if ref.member is not None:
+        if ref.zip_member is not None:
             return self._hash_in_child(ref), b""
         from fieldray.imaging.whole_file import hash_file
 

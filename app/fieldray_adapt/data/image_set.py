@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.image import Image, ImageHeader, ImageRef, PixelMap
+from fieldray.domain.image import CoordinateMap, Image, ImageHeader, ImageRef
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.mask import cell_edges, overlaps
 from fieldray.domain.model import HeaderRules, InputSpec
@@ -61,7 +61,7 @@ class LungFinder:
         return find_lungs_in_image(image, self._model, self._network.run, header_says_chest=header_says_chest)
 
 
-def lung_share_grid(lungs: LungFields, pixel_map: PixelMap, *, input_size: tuple[int, int]) -> NDArray[np.uint8]:
+def lung_share_grid(lungs: LungFields, pixel_map: CoordinateMap, *, input_size: tuple[int, int]) -> NDArray[np.uint8]:
     """Return the share of lung in each cell of a grid over the network's input.
 
     The shares are (LUNG_GRID_SIDE, LUNG_GRID_SIDE) uint8: 0 for no lung, 255 for a cell that is all lung.
@@ -258,7 +258,7 @@ class _Reading:
         place = partial(lungs.box, rows=rows, columns=columns, margin=self.spec.crop_margin)
         box = place(crop=self.spec.crop) if self.spec.crop != "none" else None
         tensor = to_network_input(image, self.spec, box=box)
-        shares = lung_share_grid(lungs, tensor.pixel_map, input_size=(self.spec.height, self.spec.width))
+        shares = lung_share_grid(lungs, tensor.input_to_image, input_size=(self.spec.height, self.spec.width))
         return tensor.values[0], shares
 
 

@@ -26,7 +26,7 @@ def refs(folder: Path) -> list[ImageRef]:
         ImageRef(path=folder / "train" / "a.png"),
         ImageRef(path=folder / "test" / "a.png"),
         ImageRef(path=folder / "b.dcm", header=ImageHeader(sop_instance_uid="1.2.3")),
-        ImageRef(path=folder / "c.zip", member="inner/Знімок.png"),
+        ImageRef(path=folder / "c.zip", zip_member="inner/Знімок.png"),
     ]
 
 
@@ -124,7 +124,7 @@ def test_columns_can_be_named(tmp_path: Path) -> None:
 
 def test_folders_are_labels(tmp_path: Path) -> None:
     images = [ImageRef(path=tmp_path / kind / f"{n}.png") for kind in ("NORMAL", "tuberculosis") for n in range(2)]
-    zipped = ImageRef(path=tmp_path / "more.zip", member="x/normal/9.png")
+    zipped = ImageRef(path=tmp_path / "more.zip", zip_member="x/normal/9.png")
     found = labels_from_folders([*images, zipped])
     assert [found.truths[ref.key] for ref in (*images, zipped)] == [False, False, True, True, False]
 

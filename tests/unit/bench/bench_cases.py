@@ -13,7 +13,7 @@ from fieldray.backends import BackendEntry
 from fieldray.bench.benchmark_case import BenchmarkCase, LoadedImage
 from fieldray.bench.device import Measurement
 from fieldray.bench.machine import LoadLevel, MeasuredLoad
-from fieldray.domain.image import ImageRef, NetworkInput, PixelMap
+from fieldray.domain.image import CoordinateMap, ImageRef, NetworkInput
 from fieldray.domain.model import BackendName, InputSpec, Model
 from fieldray.inference.backend import BackendKind, NetworkOutput
 from fieldray.reasons import Reason
@@ -88,7 +88,7 @@ class ReadersOfNames:
         if not ref.path.stem.isdigit():
             return None
         values = np.full((1, spec.height, spec.width, 1), int(ref.path.stem), np.uint8)
-        return NetworkInput(values=values, pixel_map=PixelMap(1, 0, 1, 0))
+        return NetworkInput(values=values, input_to_image=CoordinateMap(1, 0, 1, 0))
 
     def __enter__(self) -> Any:
         return self

@@ -74,8 +74,8 @@ def test_an_added_opacity_is_found_at_its_position(warp: np.ndarray) -> None:
     done = compare(chest(), framed(current.pixels + opacity, current.lungs))
     strongest = done.aligned_pair.regions[0]
     assert strongest.is_denser
-    assert strongest.box.top <= row <= strongest.box.top + strongest.box.rows
-    assert strongest.box.left <= column <= strongest.box.left + strongest.box.columns
+    assert strongest.box.top <= row <= strongest.box.top + strongest.box.height
+    assert strongest.box.left <= column <= strongest.box.left + strongest.box.width
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_region_needs_a_core_and_some_area() -> None:
     change[300:320, 300:320] = 4.0  # no core
     change[400, 400] = -9.0  # no area
     (region,) = change_regions(change)
-    assert (region.box.top, region.box.left, region.box.rows, region.box.columns) == (100, 200, 20, 10)
+    assert (region.box.top, region.box.left, region.box.height, region.box.width) == (100, 200, 20, 10)
     assert (region.area_px, region.strength) == (200, 6.0)
 
 

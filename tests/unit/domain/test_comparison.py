@@ -20,7 +20,7 @@ from fieldray.domain.comparison import (
     change_colours,
     comparison_json,
 )
-from fieldray.domain.image import Box, PixelMap
+from fieldray.domain.image import Box, CoordinateMap
 from fieldray.reasons import reason
 
 WHOLE = (FRAME_SIDE, FRAME_SIDE, 2)
@@ -43,7 +43,7 @@ def alignment(**changes: object) -> Alignment:
 
 def framed(*, scale: float, top: float) -> FramedImage:
     pixels, nothing = np.zeros(WHOLE[:2], np.uint8), np.zeros(WHOLE[:2], bool)
-    return FramedImage(pixels=pixels, lungs=nothing, frame_to_image=PixelMap(scale, top, scale, 0.0))
+    return FramedImage(pixels=pixels, lungs=nothing, frame_to_image=CoordinateMap(scale, top, scale, 0.0))
 
 
 def test_a_position_is_mapped_to_the_other_image_and_back() -> None:
@@ -123,7 +123,7 @@ def test_changed_pixels_outside_regions_have_no_colour() -> None:
     change[10:20, 30:50] = 6  # the region,
     change[12, 40] = -3  # less dense pixels within its box,
     change[100, 100] = 9  # and a changed pixel elsewhere
-    region = ChangeRegion(box=Box(top=10, left=30, rows=10, columns=20), area_px=199, strength=6.0)
+    region = ChangeRegion(box=Box(top=10, left=30, height=10, width=20), area_px=199, strength=6.0)
     pixels = np.zeros(WHOLE[:2], np.uint8)
     done = AlignedPair(alignment=alignment(), warped_prior=pixels, change=change, regions=(region,))
     assert np.count_nonzero(done.shown_change) == 199

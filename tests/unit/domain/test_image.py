@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldray.domain.image import NO_CORRECTION, Correction, Image, NetworkInput, PixelMap, Window, WindowFunction
+from fieldray.domain.image import NO_CORRECTION, CoordinateMap, Correction, Image, NetworkInput, Window, WindowFunction
 from fieldray.imaging.preprocess import to_display
 
 
@@ -42,20 +42,20 @@ def test_an_image_has_rows_and_columns(shape: tuple[int, ...]) -> None:
 def test_only_averaged_pixels_may_be_floats(kind: type, step: int, is_allowed: bool) -> None:
     pixels = np.zeros((2, 2), kind)
     if is_allowed:
-        assert Image(pixels=pixels, step=step).step == step
+        assert Image(pixels=pixels, reduction_factor=step).reduction_factor == step
         return
     with pytest.raises(TypeError, match="uint8 or uint16"):
-        Image(pixels=pixels, step=step)
+        Image(pixels=pixels, reduction_factor=step)
 
 
 def test_the_reduction_step_is_at_least_one() -> None:
     with pytest.raises(ValueError, match="1 or more"):
-        Image(pixels=np.zeros((2, 2), np.uint8), step=0)
+        Image(pixels=np.zeros((2, 2), np.uint8), reduction_factor=0)
 
 
 def test_pixels_of_an_image_are_read_only() -> None:
     image = Image(pixels=np.zeros((2, 2), np.uint8))
-    tensor = NetworkInput(values=np.zeros((1, 2, 2, 1), np.uint8), pixel_map=PixelMap(1, 0, 1, 0))
+    tensor = NetworkInput(values=np.zeros((1, 2, 2, 1), np.uint8), input_to_image=CoordinateMap(1, 0, 1, 0))
     for values in (image.pixels, tensor.values):
         with pytest.raises(ValueError, match="read-only"):
             values[0] = 1
@@ -63,7 +63,7 @@ def test_pixels_of_an_image_are_read_only() -> None:
 
 def test_a_reduced_image_fills_its_last_pixels_in_part() -> None:
     assert Image(pixels=np.zeros((3, 5), np.uint8)).extent == (3, 5)
-    reduced = Image(pixels=np.zeros((3, 5), np.float32), step=4, full_rows=10, full_columns=20)
+    reduced = Image(pixels=np.zeros((3, 5), np.float32), reduction_factor=4, file_rows=10, file_columns=20)
     assert reduced.extent == (2.5, 5)
 
 
@@ -72,7 +72,7 @@ def test_a_reduced_image_fills_its_last_pixels_in_part() -> None:
 )
 def test_a_tensor_is_one_image_of_bytes(values: np.ndarray) -> None:
     with pytest.raises(ValueError, match="uint8"):
-        NetworkInput(values=values, pixel_map=PixelMap(1, 0, 1, 0))
+        NetworkInput(values=values, input_to_image=CoordinateMap(1, 0, 1, 0))
 
 
 # ---- an image corrected by turning or swapping grey: positions of its pixels, and how they are shown
@@ -93,7 +93,7 @@ def test_a_turn_is_anticlockwise_and_can_be_undone(degrees: int, expected: list[
     turn = Correction(degrees)
     assert turn.rotate(LYING).tolist() == expected
     assert turn.inverse.rotate(turn.rotate(LYING)).tolist() == LYING.tolist()
-    inverted = Correction(degrees, swaps_grey=True)
+    inverted = Correction(degrees, inverts_grey=True)
     assert inverted.apply_to_grey(LYING).tolist() == (255 - np.array(expected)).tolist()
     assert inverted.inverse.apply_to_grey(inverted.apply_to_grey(LYING)).tolist() == LYING.tolist()
 
@@ -104,7 +104,7 @@ def test_an_image_is_turned_by_quarters() -> None:
 
 
 def test_size_and_spacing_turn_with_the_image() -> None:
-    image = Image(pixels=LYING, spacing_mm=(0.1, 0.2), full_rows=4, full_columns=5, step=2)
+    image = Image(pixels=LYING, spacing_mm=(0.1, 0.2), file_rows=4, file_columns=5, reduction_factor=2)
     side, over = image.corrected(Correction(90)), image.corrected(Correction(180))
     assert (side.pixels.shape, side.spacing_mm, side.extent) == ((3, 2), (0.2, 0.1), (2.5, 2.0))
     assert (over.pixels.shape, over.spacing_mm, over.extent) == ((2, 3), (0.1, 0.2), (2.0, 2.5))
@@ -117,7 +117,7 @@ RAMP = np.arange(0, 4096, 3, dtype=np.uint16).reshape(-1, 2)
 @pytest.mark.parametrize("function", ["LINEAR", "LINEAR_EXACT", "SIGMOID"])
 def test_swapped_grey_is_shown_as_the_negative_and_keeps_its_values(function: WindowFunction) -> None:
     image = Image(pixels=RAMP, window=Window(1800.0, 900.0, function), value_scale=2.0, value_offset=-1000.0)
-    swapped = image.corrected(Correction(swaps_grey=True))
+    swapped = image.corrected(Correction(inverts_grey=True))
     assert np.abs(to_display(swapped).astype(int) - (255 - to_display(image).astype(int))).max() <= 1
     values = swapped.pixels * swapped.value_scale + swapped.value_offset
     assert np.array_equal(values, image.pixels * image.value_scale + image.value_offset)
@@ -127,15 +127,15 @@ def test_a_voi_lut_is_swapped_and_what_is_no_data_stays_black() -> None:
     table = (np.arange(2**16) // 2).astype(np.uint16)
     pixels = np.array([[0, 65535], [30000, 7]], np.uint16)
     image = Image(pixels=pixels, voi_lut=table, padding_value=7)
-    shown, swapped = to_display(image), to_display(image.corrected(Correction(swaps_grey=True)))
+    shown, swapped = to_display(image), to_display(image.corrected(Correction(inverts_grey=True)))
     assert np.abs(swapped.astype(int) - (255 - shown.astype(int)))[:, 0].max() <= 1
     assert (shown[1, 1], swapped[1, 1]) == (0, 0)
 
 
 def test_averages_of_a_reduced_reading_are_swapped_too() -> None:
     means = np.linspace(0, 255, 64, dtype=np.float32).reshape(8, 8)
-    image = Image(pixels=means, step=2, window=Window(100.0, 120.0, "LINEAR_EXACT"))
-    swapped = image.corrected(Correction(swaps_grey=True))
+    image = Image(pixels=means, reduction_factor=2, window=Window(100.0, 120.0, "LINEAR_EXACT"))
+    swapped = image.corrected(Correction(inverts_grey=True))
     assert swapped.pixels.dtype == np.float32 and swapped.window is not None and image.window is not None
     before = (image.pixels - image.window.center) / image.window.width
     after = (swapped.pixels - swapped.window.center) / swapped.window.width

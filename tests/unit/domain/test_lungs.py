@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fieldray.domain.image import PixelMap
+from fieldray.domain.image import CoordinateMap
 from fieldray.domain.lung_thirds import (
     LEFT_LUNG_INTERCEPT,
     THIRD_INTERCEPTS,
@@ -90,7 +90,7 @@ def test_a_chest_by_check_or_header_without_lungs_is_read_first(given: dict[str,
         "cover at least 3.0 % of the image."
     )
     box = found.box(rows=ROWS, columns=COLUMNS, margin=0.1)
-    assert (box.top, box.left, box.rows, box.columns) == (0, 0, ROWS, COLUMNS)
+    assert (box.top, box.left, box.height, box.width) == (0, 0, ROWS, COLUMNS)
 
 
 def test_the_lung_region_crop_includes_lungs_that_are_not_seen() -> None:
@@ -264,7 +264,7 @@ def test_the_crop_includes_the_side_of_an_unseen_lung() -> None:
     shares = two_lungs()
     shares[:, :20] = 0
     box = lungs(shares).box(rows=ROWS, columns=COLUMNS, margin=0.0)
-    assert (box.left, box.columns) == pytest.approx(
+    assert (box.left, box.width) == pytest.approx(
         (70, 260), abs=0.1
     )  # the lung from column 250 to 330, and its mirror image
     assert lungs().box(rows=ROWS, columns=COLUMNS, margin=0.0).left == pytest.approx(50, abs=0.1)
@@ -289,7 +289,7 @@ def test_lungs_that_reach_the_border_are_cut_off(part: tuple[slice, slice], side
 
 def test_the_border_is_that_of_the_image_not_of_the_tensor() -> None:
     """A tall image has 10 padding columns on each side; the lungs reach the image's edge, not the tensor's."""
-    found = lungs(drawn(np.s_[10:30, 10:18]), pixel_map=PixelMap(20.0, 0.0, 20.0, -200.0))
+    found = lungs(drawn(np.s_[10:30, 10:18]), pixel_map=CoordinateMap(20.0, 0.0, 20.0, -200.0))
     assert found.cut_off == ("left",)
     # 160 cells of 20 x 20 pixels in an image of 800 x 400
     assert found.right_share == pytest.approx(0.2)
@@ -330,12 +330,12 @@ def test_connected_lungs_are_divided_in_the_middle() -> None:
 def test_the_box_holds_the_lungs_and_a_margin_inside_the_image() -> None:
     box = lungs().box(rows=ROWS, columns=COLUMNS, margin=0.0)
     # rows 10 to 30 of 20 pixels, columns 5 to 33 of 10 pixels
-    assert (box.top, box.left, box.rows, box.columns) == pytest.approx((200.0, 50.0, 400.0, 280.0), abs=0.1)
+    assert (box.top, box.left, box.height, box.width) == pytest.approx((200.0, 50.0, 400.0, 280.0), abs=0.1)
     wide = lungs().box(rows=ROWS, columns=COLUMNS, margin=0.25)
     # 100 more rows above and below, 70 more columns: only 50 are left of the lungs
-    assert (wide.top, wide.left, wide.rows, wide.columns) == pytest.approx((100.0, 0.0, 600.0, 400.0), abs=0.2)
+    assert (wide.top, wide.left, wide.height, wide.width) == pytest.approx((100.0, 0.0, 600.0, 400.0), abs=0.2)
     whole = lungs(np.zeros((SIDE, SIDE), np.float32)).box(rows=ROWS, columns=COLUMNS, margin=0.0)
-    assert (whole.top, whole.left, whole.rows, whole.columns) == (0.0, 0.0, 800.0, 400.0)
+    assert (whole.top, whole.left, whole.height, whole.width) == (0.0, 0.0, 800.0, 400.0)
 
 
 def test_a_small_change_of_the_mask_moves_the_box_a_little() -> None:
@@ -364,7 +364,7 @@ def test_evidence_is_weighted_by_the_area_inside_the_lungs() -> None:
     # 2 x 2 cells over the image; all evidence in the upper left one: rows 0 to 400, columns 0 to 200. The lung in it
     # covers rows 200 to 400 and columns 50 to 150: a quarter.
     evidence = np.array([[3.0, 0.0], [0.0, 0.0]], np.float32)
-    cells = PixelMap(400.0, 0.0, 200.0, 0.0)
+    cells = CoordinateMap(400.0, 0.0, 200.0, 0.0)
     assert evidence_inside(evidence, cells, lungs(), rows=ROWS, columns=COLUMNS) == pytest.approx(0.25)
     # The cell to the right has the other lung in columns 250 to 330: a fifth of its area; with three times the weight:
     # (0.25 * 1 + 0.2 * 3) / 4
@@ -380,9 +380,9 @@ def test_evidence_is_weighted_by_the_area_inside_the_lungs() -> None:
 def test_evidence_outside_the_image_is_not_counted() -> None:
     # One cell over rows 200 to 600 and columns -100 to 150; of what is inside the image, columns 50 to 150 are lung.
     evidence = np.ones((1, 1), np.float32)
-    cells = PixelMap(400.0, 200.0, 250.0, -100.0)
+    cells = CoordinateMap(400.0, 200.0, 250.0, -100.0)
     assert evidence_inside(evidence, cells, lungs(), rows=ROWS, columns=COLUMNS) == pytest.approx(100 / 150)
-    beyond = PixelMap(400.0, 2000.0, 250.0, 0.0)
+    beyond = CoordinateMap(400.0, 2000.0, 250.0, 0.0)
     assert evidence_inside(evidence, beyond, lungs(), rows=ROWS, columns=COLUMNS) is None
     assert evidence_inside(np.zeros((4, 4), np.float32), WHOLE, lungs(), rows=ROWS, columns=COLUMNS) is None
 

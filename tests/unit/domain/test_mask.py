@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import ndimage
 
-from fieldray.domain.image import PixelMap
+from fieldray.domain.image import CoordinateMap
 from fieldray.domain.mask import cell_edges, components, enlarge, outlines, overlaps
 
-ONE = PixelMap(1.0, 0.0, 1.0, 0.0)
+ONE = CoordinateMap(1.0, 0.0, 1.0, 0.0)
 
 
 def test_parts_are_numbered_in_reading_order() -> None:
@@ -42,14 +42,14 @@ def test_overlap_of_intervals() -> None:
 
 
 def test_cell_edges_follow_the_pixel_map() -> None:
-    down, across = cell_edges(PixelMap(3.0, 5.0, 2.0, 1.0), (2, 1))
+    down, across = cell_edges(CoordinateMap(3.0, 5.0, 2.0, 1.0), (2, 1))
     assert (down.tolist(), across.tolist()) == ([5.0, 8.0, 11.0], [1.0, 3.0])
 
 
 def test_a_mask_at_the_size_of_the_image_keeps_its_place_and_area() -> None:
     shares = np.zeros((20, 20), np.uint8)
     shares[5:15, 4:10] = 255
-    mask = enlarge(shares, PixelMap(30.0, 0.0, 20.0, 0.0), rows=600, columns=400, threshold=128)
+    mask = enlarge(shares, CoordinateMap(30.0, 0.0, 20.0, 0.0), rows=600, columns=400, threshold=128)
     assert mask.shape == (600, 400)
     # The border between a cell of 255 and one of 0 lies in the middle between their centres: on the cell's edge.
     assert mask[150:450, 80:200].mean() > 0.99
@@ -60,14 +60,14 @@ def test_mask_values_are_interpolated_between_cell_centres() -> None:
     shares = np.array([[0, 100]], np.uint8)
     # centres of the pixels at 0.5, 1.5, 2.5, 3.5; of the cells at 1 and 3: 0, 25, 75, 100
     for threshold, filled in ((25, 3), (26, 2), (75, 2), (76, 1)):
-        mask = enlarge(shares, PixelMap(2.0, 0.0, 2.0, 0.0), rows=2, columns=4, threshold=threshold)
+        mask = enlarge(shares, CoordinateMap(2.0, 0.0, 2.0, 0.0), rows=2, columns=4, threshold=threshold)
         assert mask.sum(axis=1).tolist() == [filled] * 2
 
 
 def test_an_outline_goes_around_each_part() -> None:
     shares = np.zeros((6, 9), np.uint8)
     shares[1:3, 1:3], shares[3:5, 5:8] = 255, 255
-    found = outlines(shares, PixelMap(10.0, 0.0, 10.0, 0.0), threshold=128)
+    found = outlines(shares, CoordinateMap(10.0, 0.0, 10.0, 0.0), threshold=128)
     assert len(found) == 2
     boxes = sorted((min(x for x, _ in line), min(y for _, y in line)) for line in found)
     assert boxes[0] == pytest.approx((10.0, 10.0), abs=0.2)

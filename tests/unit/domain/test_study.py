@@ -13,9 +13,9 @@ PATH = Path("/images/a.dcm")
 def test_every_image_of_a_run_has_a_key_of_its_own() -> None:
     refs = [
         ImageRef(path=PATH),
-        ImageRef(path=PATH, member="b.dcm"),
-        ImageRef(path=PATH, member=""),
-        *(ImageRef(path=PATH, member="c.dcm", frame=frame, header=FRAMES) for frame in range(3)),
+        ImageRef(path=PATH, zip_member="b.dcm"),
+        ImageRef(path=PATH, zip_member=""),
+        *(ImageRef(path=PATH, zip_member="c.dcm", frame=frame, header=FRAMES) for frame in range(3)),
     ]
     assert len({ref.key for ref in refs}) == len(refs)
     assert [ref.key for ref in refs[:2]] == [str(PATH), f"{PATH}!b.dcm"]

@@ -108,7 +108,12 @@ def test_a_registered_codec_reads_in_full_and_reduced(registered: Codec, tmp_pat
     path = _write(tmp_path / "image.dcm")
     np.testing.assert_array_equal(_read(path), IMAGE)
     image = decode_image_bytes(path.read_bytes(), ImageRef(path=path), needed_size=NEEDED)
-    assert (image.step, image.is_approximate, image.full_rows, image.full_columns) == (2, True, 416, 360)
+    assert (image.reduction_factor, image.has_approximate_pixels, image.file_rows, image.file_columns) == (
+        2,
+        True,
+        416,
+        360,
+    )
     np.testing.assert_array_equal(image.pixels, IMAGE[::2, ::2])
 
 
@@ -122,7 +127,7 @@ def test_a_codec_without_reduced_reading_averages_the_whole_image(registered: Co
     image = decode_image_bytes(
         _write(tmp_path / "i.dcm").read_bytes(), ImageRef(path=tmp_path / "i.dcm"), needed_size=NEEDED
     )
-    assert (image.step, image.is_approximate) == (2, False)
+    assert (image.reduction_factor, image.has_approximate_pixels) == (2, False)
 
 
 def test_decoded_values_of_another_shape_are_refused(registered: Codec, tmp_path: Path) -> None:
@@ -174,7 +179,7 @@ def test_a_jpeg2000_image_may_be_offset_from_its_grid_origin(tmp_path: Path) -> 
     path = _with_frame(tmp_path / "image.dcm", _wavelets(IMAGE, **options))
     np.testing.assert_array_equal(_read(path), IMAGE)
     whole = decode_image_bytes(path.read_bytes(), ImageRef(path=path), needed_size=NEEDED)
-    assert (whole.step, whole.is_approximate) == (2, False)
+    assert (whole.reduction_factor, whole.has_approximate_pixels) == (2, False)
 
 
 @pytest.mark.parametrize("shift", [1, 8, 12])

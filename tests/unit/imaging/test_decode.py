@@ -120,7 +120,7 @@ def test_the_image_is_the_one_with_square_pixels(
     for reduced in (False, True):
         image = _written(tmp_path, pixels, changes=changes, reduced=reduced)
         np.testing.assert_array_equal(image.pixels, SQUARE)
-        assert (image.full_rows, image.full_columns, image.step) == (160, 128, 1)
+        assert (image.file_rows, image.file_columns, image.reduction_factor) == (160, 128, 1)
         assert image.spacing_mm == (None if spacing_mm is None else pytest.approx(spacing_mm))
         assert "pixels_not_square" in image.notes
 
@@ -139,7 +139,7 @@ def test_every_kind_of_file_gives_square_pixels(name: str, photometric: str, tmp
     square = to_network_input(_written(tmp_path, SQUARE, changes={}, **options), SPEC)
     wide = _written(tmp_path, WIDE, changes={"PixelAspectRatio": [2, 1]}, reduced=True, **options)
     np.testing.assert_array_equal(to_network_input(wide, SPEC).values, square.values)
-    assert to_network_input(wide, SPEC).pixel_map == square.pixel_map
+    assert to_network_input(wide, SPEC).input_to_image == square.input_to_image
 
 
 @pytest.mark.parametrize(

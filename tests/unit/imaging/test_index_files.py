@@ -150,7 +150,7 @@ def test_system_files_in_an_index_are_skipped(medium: Path) -> None:
 
 def test_a_repeated_file_id_outside_the_folder_is_one_row(medium: Path) -> None:
     index = write_index(medium / "DICOMDIR", [("..", "X"), ("..", "X"), ("..", "Y")])
-    assert [ref.member for ref in discover([index])] == ["..\\X", "..\\Y"]
+    assert [ref.zip_member for ref in discover([index])] == ["..\\X", "..\\Y"]
 
 
 def test_a_file_has_the_letter_case_that_its_folder_lists(medium: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +170,7 @@ def test_a_file_id_with_a_zero_byte_is_shown_as_it_is_stored(medium: Path) -> No
     (medium / "DICOMDIR").write_bytes(index_file(record(element(NAME, b"\0IMAGES\0ONE "))))
     (ref,) = discover([medium / "DICOMDIR"])
     assert ref.problem is not None and ref.problem.code == "outside_folder"
-    assert ref.member is not None and path_and_member(image_key(ref)) == (ref.path, ref.member)
+    assert ref.zip_member is not None and path_and_member(image_key(ref)) == (ref.path, ref.zip_member)
 
 
 def test_overlong_names_in_an_index_are_reported_as_missing(tmp_path: Path) -> None:

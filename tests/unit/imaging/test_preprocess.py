@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from fieldray.domain.image import Box, Image, PixelMap, Window
+from fieldray.domain.image import Box, CoordinateMap, Image, Window
 from fieldray.domain.model import InputSpec
 from fieldray.imaging.preprocess import (
     block_thumbnail,
@@ -163,7 +163,7 @@ def test_pad_keeps_the_aspect_and_fills_with_black() -> None:
 FITS_INSIDE = specs(fit=st.sampled_from(["stretch", "crop"]))
 
 
-def edges(pixel_map: PixelMap, spec: InputSpec) -> tuple[float, float, float, float]:
+def edges(pixel_map: CoordinateMap, spec: InputSpec) -> tuple[float, float, float, float]:
     """Top, bottom, left and right edge of the tensor in pixels of the image."""
     top, left = pixel_map.row_offset, pixel_map.column_offset
     return (
@@ -205,13 +205,13 @@ def test_a_mirrored_image_gives_the_mirrored_tensor(image: Image, spec: InputSpe
         to_network_input(Image(pixels=pixels), spec)
         for pixels in (image.pixels.copy(), np.ascontiguousarray(image.pixels[:, ::-1]))
     )
-    assume(there.pixel_map.min_scale < 4)
+    assume(there.input_to_image.min_scale < 4)
     if spec.intensity == "percentile":
         plain = to_network_input(image, replace(spec, intensity="as_displayed")).values
         assume(np.ptp(plain) >= 32)
     if spec.fit == "pad":
-        spec_columns = spec.width * there.pixel_map.column_scale
-        if abs(2 * there.pixel_map.column_offset + spec_columns - image.pixels.shape[1]) > 1e-6 * spec_columns:
+        spec_columns = spec.width * there.input_to_image.column_scale
+        if abs(2 * there.input_to_image.column_offset + spec_columns - image.pixels.shape[1]) > 1e-6 * spec_columns:
             return
     difference = there.values.astype(int) - mirrored.values[:, :, ::-1]
     assert abs(difference).max() <= (1 if spec.intensity == "as_displayed" else 4)
@@ -233,7 +233,7 @@ def test_a_transposed_image_gives_the_transposed_tensor(image: Image, spec: Inpu
 def test_an_unpadded_tensor_lies_inside_the_image_around_its_middle(image: Image, spec: InputSpec) -> None:
     (rows, columns), (top, bottom, left, right) = (
         image.pixels.shape,
-        edges(to_network_input(image, spec).pixel_map, spec),
+        edges(to_network_input(image, spec).input_to_image, spec),
     )
     assert -1e-9 <= top < bottom <= rows + 1e-9
     assert -1e-9 <= left < right <= columns + 1e-9
@@ -245,7 +245,7 @@ def test_an_unpadded_tensor_lies_inside_the_image_around_its_middle(image: Image
 def test_a_padded_tensor_contains_the_image_without_its_margin(image: Image, spec: InputSpec) -> None:
     (rows, columns), (top, bottom, left, right) = (
         image.pixels.shape,
-        edges(to_network_input(image, spec).pixel_map, spec),
+        edges(to_network_input(image, spec).input_to_image, spec),
     )
     assert top <= rows * spec.margin + 1e-9 and bottom >= rows * (1 - spec.margin) - 1e-9
     assert left <= columns * spec.margin + 1e-9 and right >= columns * (1 - spec.margin) - 1e-9
@@ -256,8 +256,10 @@ def test_a_padded_tensor_contains_the_image_without_its_margin(image: Image, spe
 def test_a_reduced_image_has_the_same_pixel_map(image: Image, spec: InputSpec, step: int) -> None:
     rows, columns = image.pixels.shape
     whole = Image(pixels=np.repeat(np.repeat(image.pixels, step, axis=0), step, axis=1))
-    reduced = Image(pixels=image.pixels, window=None, step=step, full_rows=rows * step, full_columns=columns * step)
-    one, other = (to_network_input(made, spec).pixel_map for made in (whole, reduced))
+    reduced = Image(
+        pixels=image.pixels, window=None, reduction_factor=step, file_rows=rows * step, file_columns=columns * step
+    )
+    one, other = (to_network_input(made, spec).input_to_image for made in (whole, reduced))
     np.testing.assert_allclose(
         [one.row_scale, one.row_offset, one.column_scale, one.column_offset],
         [other.row_scale, other.row_offset, other.column_scale, other.column_offset],
@@ -274,7 +276,7 @@ def test_a_bright_spot_is_located_by_the_pixel_map(
     pixels = np.zeros((rows, columns), np.uint8)
     pixels[row, column] = 255
     tensor = to_network_input(Image(pixels=pixels, window=Window(127.5, 255.0, "LINEAR_EXACT")), spec)
-    plane, way = tensor.values[0, :, :, 0], tensor.pixel_map
+    plane, way = tensor.values[0, :, :, 0], tensor.input_to_image
     if not plane.any():  # cut off, or much smaller than a pixel of the tensor
         return
     at_row, at_column = np.unravel_index(np.argmax(plane), plane.shape)
@@ -306,12 +308,12 @@ def test_a_crop_does_not_depend_on_the_image_around_it(top: int, left: int) -> N
     spec = InputSpec(height=32, width=32, crop="lungs", fit="stretch")
     pixels = np.random.default_rng(1).integers(0, 4096, (600, 700)).astype(np.uint16)
     window = Window(2048, 4096, "LINEAR_EXACT")
-    box = Box(top=float(top), left=float(left), rows=256.0, columns=320.0)
+    box = Box(top=float(top), left=float(left), height=256.0, width=320.0)
     others = np.zeros_like(pixels)
     inside = np.s_[max(0, top - 8) : top + 264, max(0, left - 10) : left + 330]
     others[inside] = pixels[inside]
     found = [
-        to_network_input(Image(pixels=each, window=window, full_rows=600, full_columns=700), spec, box=box).values
+        to_network_input(Image(pixels=each, window=window, file_rows=600, file_columns=700), spec, box=box).values
         for each in (pixels, others)
     ]
     assert np.array_equal(*found) and np.ptp(found[0]) > 0

@@ -16,7 +16,7 @@ import PIL.ImageFilter
 import pytest
 from numpy.typing import NDArray
 
-from fieldray.domain.image import Correction, Image, ImageHeader, PixelMap, Window
+from fieldray.domain.image import CoordinateMap, Correction, Image, ImageHeader, Window
 from fieldray.domain.model import HeaderRules
 from fieldray.imaging.quality import (
     are_empty_folders,
@@ -187,7 +187,7 @@ def _as_jpeg(image: Image) -> Image:
 
 @pytest.mark.parametrize("grey", [0, 1, 128, 255])
 @pytest.mark.parametrize(
-    "way", [lambda image: image, _as_jpeg, lambda image: image.corrected(Correction(swaps_grey=True))]
+    "way", [lambda image: image, _as_jpeg, lambda image: image.corrected(Correction(inverts_grey=True))]
 )
 def test_an_empty_lower_part_near_the_lungs_is_noted(grey: int, way: Callable[[Image], Image]) -> None:
     for begins, is_cut in ((LUNGS_END - 40, True), (LUNGS_END + 30, True), (LUNGS_END + 50, False), (780, False)):
@@ -200,7 +200,7 @@ def test_an_empty_lower_part_near_the_lungs_is_noted(grey: int, way: Callable[[I
 
 def test_an_empty_lower_part_is_noted_at_lower_resolution_and_16_bits() -> None:
     pixels = _with_lower_part(LUNGS_END - 40, 0).pixels.astype(np.uint16) * 16 + 5
-    rough = Image(pixels=block_means(pixels, 2), step=2, full_rows=ROWS, full_columns=COLUMNS)
+    rough = Image(pixels=block_means(pixels, 2), reduction_factor=2, file_rows=ROWS, file_columns=COLUMNS)
     assert (
         completeness_notes(Image(pixels=pixels), lungs()) == completeness_notes(rough, lungs()) == ("lower_part_dark",)
     )
@@ -234,7 +234,7 @@ def _taken(
     pixels = np.random.default_rng(1).integers(80, 180, (side, side)).astype(np.uint8)
     pixels[0, :2] = 0, 255
     image = Image(pixels=grey(pixels))
-    found = lungs(inside.astype(np.float32), pixel_map=PixelMap(1.0, 0.0, 1.0, 0.0), rows=side, columns=side)
+    found = lungs(inside.astype(np.float32), pixel_map=CoordinateMap(1.0, 0.0, 1.0, 0.0), rows=side, columns=side)
     assert not found.unseen and not found.refusal
     return lung_quality_notes(image, found)
 

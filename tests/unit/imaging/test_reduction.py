@@ -53,7 +53,7 @@ def _difference(full: Image, reduced: Image) -> float:
     """The mean difference of the two tensors, in grey levels of 255."""
     tensors = [to_network_input(image, SPEC) for image in (full, reduced)]
     for name in ("row_scale", "row_offset", "column_scale", "column_offset"):
-        first, second = (getattr(tensor.pixel_map, name) for tensor in tensors)
+        first, second = (getattr(tensor.input_to_image, name) for tensor in tensors)
         assert first == pytest.approx(second)
     return float(np.abs(tensors[0].values.astype(int) - tensors[1].values).mean())
 
@@ -91,7 +91,7 @@ def test_every_fit_gives_the_same_tensor(fit: str, height: int, width: int, tmp_
     data, ref = path.read_bytes(), ImageRef(path=path)
     spec = InputSpec(**{"height": height, "width": width, "margin": 0.04, "fit": fit})
     full, reduced = decode_image_bytes(data, ref), decode_image_bytes(data, ref, needed_size=target_size(spec))
-    assert reduced.step > 1
+    assert reduced.reduction_factor > 1
     tensors = [to_network_input(image, spec).values.astype(int) for image in (full, reduced)]
     assert np.abs(tensors[0] - tensors[1]).mean() <= 0.05
 
@@ -128,15 +128,15 @@ def test_every_kind_gives_the_same_tensor_reduced(collection: list[Path]) -> Non
         full, reduced = _both(path)
         # 360 // 139.1 = 2; the stream of htj2k has the container's 16 bits, so that it is read in full
         is_wavelets = "jpeg2000" in path.name
-        assert reduced.step == (4 if is_wavelets else 2), path.name
-        assert (reduced.full_rows, reduced.full_columns) == full.pixels.shape
+        assert reduced.reduction_factor == (4 if is_wavelets else 2), path.name
+        assert (reduced.file_rows, reduced.file_columns) == full.pixels.shape
         assert reduced.view == full.view
         assert reduced.notes == full.notes
         if full.spacing_mm:
-            assert reduced.spacing_mm == tuple(side * reduced.step for side in full.spacing_mm)
+            assert reduced.spacing_mm == tuple(side * reduced.reduction_factor for side in full.spacing_mm)
         # the low pass of wavelets and of the smaller cosine transform differs from an average
         is_near = is_wavelets or ("jp" in path.suffix and "rgb" not in path.name) or "baseline" in path.name
-        assert (full.is_approximate, reduced.is_approximate) == (False, is_near), path.name
+        assert (full.has_approximate_pixels, reduced.has_approximate_pixels) == (False, is_near), path.name
         assert _difference(full, reduced) <= (1.5 if is_near else 0.05), path.name
         assert np.abs(thumbnail(full).astype(int) - thumbnail(reduced)).mean() <= 2, path.name
 
@@ -224,8 +224,8 @@ WRITTEN: Mapping[str, tuple[Callable[[Path], Path], int, float]] = {
 def test_a_reduced_image_gives_nearly_the_same_tensor(name: str, tmp_path: Path) -> None:
     write, step, difference = WRITTEN[name]
     full, reduced = _both(write(tmp_path / "image.dcm"))
-    assert (full.step, reduced.step) == (1, step)
-    assert (reduced.full_rows, reduced.full_columns) == full.pixels.shape
+    assert (full.reduction_factor, reduced.reduction_factor) == (1, step)
+    assert (reduced.file_rows, reduced.file_columns) == full.pixels.shape
     assert reduced.pixels.shape == tuple(-(-side // step) for side in full.pixels.shape)
     assert _difference(full, reduced) <= difference
 
@@ -246,7 +246,7 @@ def test_grey_attributes_apply_to_reduced_images(changes: Mapping[str, Any], tmp
         full, reduced = _both(
             write_dicom(tmp_path / "image.dcm", IMAGE, changes=changes, transfer_syntax=LOSSLESS[name])
         )
-        assert (full.step, reduced.step) == (1, 5)
+        assert (full.reduction_factor, reduced.reduction_factor) == (1, 5)
         assert (reduced.padding_value, reduced.value_scale) == (full.padding_value, full.value_scale)
         assert reduced.window == full.window
         # without a window the percentiles of slightly different blocks are used
@@ -260,7 +260,7 @@ def test_nonlinear_tables_are_applied_before_averaging(tmp_path: Path) -> None:
     table["LUTDescriptor"].VR = table["LUTData"].VR = "US"
     for keyword in ("ModalityLUTSequence", "VOILUTSequence"):
         full, reduced = _both(write_dicom(tmp_path / "image.dcm", IMAGE, changes={keyword: [table]}))
-        assert reduced.step == 5
+        assert reduced.reduction_factor == 5
         assert _difference(full, reduced) <= 0.01
     # each pixel goes through the table and is then averaged, which differs from the table of the average
     modality = write_dicom(tmp_path / "image.dcm", IMAGE, changes={"ModalityLUTSequence": [table]})
@@ -309,7 +309,7 @@ def test_a_stream_with_the_containers_precision_is_reduced(tmp_path: Path) -> No
         dataset.BitsStored, dataset.HighBit, dataset.WindowCenter, dataset.WindowWidth = bits, bits - 1, 2048, 4096
         dataset.save_as(path)
         full, reduced = _both(path)
-        assert reduced.step == step
+        assert reduced.reduction_factor == step
         assert (reduced.window, reduced.notes) == (full.window, full.notes)
         assert _difference(full, reduced) <= 1.5
 
@@ -329,7 +329,7 @@ def _outcome(data: bytes, *, needed: TargetSize | None) -> str:
         image = decode_image_bytes(data, ImageRef(path=Path("image.dcm")), needed_size=needed)
     except InputProblem as error:
         return error.reason.code
-    return "read" if image.full_rows else "?"
+    return "read" if image.file_rows else "?"
 
 
 @pytest.mark.parametrize(
@@ -364,7 +364,7 @@ def test_one_pixel_and_long_lines_are_read_whole(name: str, tmp_path: Path) -> N
     for rows, columns in ((1, 1), (1, 300), (40, 30_000)):
         image = (np.arange(rows * columns).reshape(rows, columns) % 4096).astype(np.uint16)
         full, reduced = _both(write_dicom(tmp_path / "image.dcm", image, transfer_syntax=LOSSLESS[name]))
-        assert (reduced.step, reduced.pixels.shape) == (1, (rows, columns))
+        assert (reduced.reduction_factor, reduced.pixels.shape) == (1, (rows, columns))
         np.testing.assert_array_equal(full.pixels, reduced.pixels)
 
 
@@ -381,7 +381,7 @@ def test_a_long_image_of_thirty_thousand_rows_is_reduced(tmp_path: Path) -> None
     image = np.tile(IMAGE[:100, :400], (300, 1))
     jpeg = saved(Picture.fromarray(scaled(image, 8)), "JPEG")
     image = decode_image_bytes(jpeg, ImageRef(path=tmp_path / "image.jpg"), needed_size=NEEDED)
-    assert (image.step, image.pixels.shape, image.full_rows) == (2, (15_000, 200), 30_000)
+    assert (image.reduction_factor, image.pixels.shape, image.file_rows) == (2, (15_000, 200), 30_000)
 
 
 def test_a_worker_reports_whether_an_image_was_reduced(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def pool() -> Iterator[Workers]:
     """A pool whose child and helper processes have started before a test looks for leftover processes."""
     with Workers(1, timeout_s=60, memory_limit_mb=1024) as pool:
         with pytest.raises(Unreadable):
-            pool.hash_file(ImageRef(path=Path("nowhere.zip"), member="nothing"))
+            pool.hash_file(ImageRef(path=Path("nowhere.zip"), zip_member="nothing"))
         yield pool
 
 
@@ -63,7 +63,7 @@ def _zip(path: Path, members: Sequence[tuple[str, bytes]], method: int = zipfile
 
 
 def _codes(refs: Iterator[ImageRef]) -> list[tuple[str | None, str | None]]:
-    return [(ref.member, ref.problem.code if ref.problem else None) for ref in refs]
+    return [(ref.zip_member, ref.problem.code if ref.problem else None) for ref in refs]
 
 
 def _stating(path: Path, bomb: bytes, size_bytes: int) -> Path:
@@ -96,11 +96,11 @@ def test_a_zip_bomb_with_a_false_size_takes_little_memory(stated_bytes: int, tmp
         (found,) = discover([path])
         for read in (read_bytes, hash_file):
             with raises(Unreadable, "damaged"):
-                read(ImageRef(path=path, member="image.dcm"))
+                read(ImageRef(path=path, zip_member="image.dcm"))
         assert tracemalloc.get_traced_memory()[1] < _FEW_BYTES
     finally:
         tracemalloc.stop()
-    assert found.member == "image.dcm"
+    assert found.zip_member == "image.dcm"
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -114,7 +114,7 @@ def test_a_cut_or_changed_member_is_damaged(method: str, tmp_path: Path, image: 
     ):
         path.write_bytes(harmed)
         with raises(Unreadable, "damaged"):
-            read_bytes(ImageRef(path=path, member="image.dcm"))
+            read_bytes(ImageRef(path=path, zip_member="image.dcm"))
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
@@ -167,7 +167,7 @@ def test_the_listing_is_read_once_however_many_members_are_read(tmp_path: Path) 
             return data
 
     for number in range(count):
-        ref = ImageRef(path=path, member=f"{number:05}")
+        ref = ImageRef(path=path, zip_member=f"{number:05}")
         assert read_bytes(ref, opener=lambda place: _Counted(str(place))) == b"%d" % number
     assert read_bytes_in_all < 2 * path.stat().st_size + 2**18
 
@@ -176,7 +176,7 @@ def test_a_zip_that_was_replaced_is_listed_again(tmp_path: Path) -> None:
     path = tmp_path / "z.zip"
     for content in (b"first", b"second and longer"):
         _zip(path, [("a", content)])
-        assert read_bytes(ImageRef(path=path, member="a")) == content
+        assert read_bytes(ImageRef(path=path, zip_member="a")) == content
 
 
 def test_a_zip_with_too_many_members_is_refused(tmp_path: Path) -> None:
@@ -195,9 +195,9 @@ def test_a_zip_with_too_many_members_is_refused(tmp_path: Path) -> None:
 def test_members_are_returned_in_parts(tmp_path: Path, image: bytes) -> None:
     path = _zip(tmp_path / "z.zip", [(f"{number:03}", image) for number in range(100)])
     part = search_members(MemberSearch(ref=ImageRef(path=path)))
-    assert part.refs[0].member == "000"
+    assert part.refs[0].zip_member == "000"
     assert len(part.refs) <= 32
-    assert part.last_member == part.refs[-1].member
+    assert part.last_member == part.refs[-1].zip_member
 
 
 def test_other_image_and_archive_formats_are_refused(tmp_path: Path) -> None:
@@ -264,9 +264,9 @@ def test_system_files_are_skipped_in_a_zip_as_in_a_folder(stroke: str, tmp_path:
     packed = [*((name.replace("/", stroke), data) for name, data in members), (f"a{stroke}", b""), (f"b{stroke}", b"")]
     found = list(discover([_zip(tmp_path / "z.zip", packed)]))
     in_folder = [ref.path.relative_to(tmp_path / "folder").as_posix() for ref in discover([tmp_path / "folder"])]
-    assert [ref.member for ref in found] == in_folder == images
+    assert [ref.zip_member for ref in found] == in_folder == images
     assert not any(ref.problem for ref in found)
-    assert read_bytes(found[1]) == read_bytes(ImageRef(path=found[1].path, member="a\\2.dcm")) == image
+    assert read_bytes(found[1]) == read_bytes(ImageRef(path=found[1].path, zip_member="a\\2.dcm")) == image
 
 
 def test_one_file_in_several_spellings_is_listed_once(tmp_path: Path, image: bytes) -> None:
@@ -303,7 +303,7 @@ def test_a_member_name_in_a_code_page_is_decoded(name: str, page: int, tmp_path:
     data = zipped([("x" * len(raw), image)], zipfile.ZIP_DEFLATED).replace(b"x" * len(raw), raw)
     (tmp_path / "z.zip").write_bytes(data)
     (ref,) = discover([tmp_path / "z.zip"])
-    assert (ref.member, read_bytes(ref)) == (f"{name}.dcm", image)
+    assert (ref.zip_member, read_bytes(ref)) == (f"{name}.dcm", image)
 
 
 @pytest.mark.parametrize("head", [b"MZ", b"\x7fELF", b"\xca\xfe\xba\xbe"])
@@ -336,7 +336,7 @@ def test_different_members_with_one_name_are_reported(tmp_path: Path, image: byt
     path = tmp_path / "z.zip"
     _zip(path, [("a.dcm", image), ("b.dcm", image), ("a.dcm", image[:-2])])
     assert Counter(_codes(discover([path]))) == Counter([("a.dcm", None), ("b.dcm", None), (None, "double_members")])
-    assert read_bytes(ImageRef(path=path, member="a.dcm")) == image[:-2]
+    assert read_bytes(ImageRef(path=path, zip_member="a.dcm")) == image[:-2]
     _zip(path, [("a.dcm", image), ("a.dcm", image)])
     assert _codes(discover([path])) == [("a.dcm", None)]  # with the same bytes nothing is lost
 
@@ -349,7 +349,7 @@ def test_a_child_lists_the_same_members(tmp_path: Path, image: bytes, pool: Work
     path = _zip(tmp_path / "z.zip", members)
     ref = ImageRef(path=path)
     assert list(discover([path], members=pool.zip_members)) == list(discover([path]))
-    found = ImageRef(path=path, member="000.dcm")
+    found = ImageRef(path=path, zip_member="000.dcm")
     assert pool.hash_file(found) == hash_file(found)
     assert len(list(pool.zip_members(ref))) == len(members)
 
@@ -377,7 +377,7 @@ def test_a_pool_that_is_closed_ends_the_search(tmp_path: Path, image: bytes) -> 
     path = _zip(tmp_path / "z.zip", [(f"{number:03}", image) for number in range(100)])
     pool = Workers(1, timeout_s=60, memory_limit_mb=1024)
     search = discover([path], members=pool.zip_members)
-    assert next(search).member == "000"
+    assert next(search).zip_member == "000"
     pool.close()
     with pytest.raises(PoolClosed):
         list(search)

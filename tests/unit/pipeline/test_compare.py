@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fakes import FakeFinder, FakeReaders, LungReaders, PaintedFile
-from fieldray.domain.image import Image, ImageHeader, ImageRef, PixelMap
+from fieldray.domain.image import CoordinateMap, Image, ImageHeader, ImageRef
 from fieldray.domain.model import Model
 from fieldray.errors import Cancelled, Unreadable, UsageProblem
 from fieldray.imaging.reduction import TargetSize
@@ -143,7 +143,7 @@ def test_a_cancelled_comparison_ends_and_the_next_one_runs() -> None:
 
 def test_lungs_are_mapped_from_the_image_to_the_frame() -> None:
     # An image of 800 x 400 pixels: 1.5625 each in the frame, which begins 200 pixels left of the image
-    mask = lungs_in_frame(lungs(), PixelMap(1.5625, 0.0, 1.5625, -200.0))
+    mask = lungs_in_frame(lungs(), CoordinateMap(1.5625, 0.0, 1.5625, -200.0))
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     # Cells 10 to 30 of 20 rows: 200 to 600 of the image, 128 to 384 of the frame; columns 50 to 330: 160 to 339
     assert (rows[0], rows[-1] + 1) == pytest.approx((128, 384), abs=2)

@@ -82,9 +82,9 @@ def test_unchanged_images_are_read_again_at_report_size(
     export_run(
         ExportRequest(database=database, run_id=1, folder=tmp_path / "out", formats=("seen",)), make_workers=pool
     )
-    assert [(image.pixels.shape, image.rows, image.columns) for image in seen if isinstance(image, ShownImage)] == [
-        ((100, 80), 160, 128)
-    ] * 2
+    assert [
+        (image.pixels.shape, image.file_rows, image.file_columns) for image in seen if isinstance(image, ShownImage)
+    ] == [((100, 80), 160, 128)] * 2
     (tmp_path / "in" / "0.dcm").unlink()
     write_dicom(tmp_path / "in" / "1.dcm", chest_phantom(160, 128, seed=7, abnormal=False))
     export_run(

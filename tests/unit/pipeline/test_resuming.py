@@ -61,7 +61,7 @@ class Readers(FakeReaders):
         ref, found = question.ref, super().analyse(question, model=model)
         data, state = read_bytes_and_state(ref)
         assert self._stamps
-        stamp = b"" if ref.member else self._stamps.stamp_of_data(ref.path, data, state)
+        stamp = b"" if ref.zip_member else self._stamps.stamp_of_data(ref.path, data, state)
         facts = replace(found.facts, content_sha256=hashlib.sha256(data).hexdigest(), stamp=stamp)
         return replace(found, facts=facts)
 

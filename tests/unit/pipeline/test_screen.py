@@ -106,7 +106,13 @@ class Reduced:
             raise Unreadable(reason("truncated"))
         side, full = self._side, 2 * self._side
         pixels = np.tile(np.linspace(0, 255, side, dtype=np.float32), (side, 1))
-        return Image(pixels=pixels, step=2, is_approximate=self._is_approximate, full_rows=full, full_columns=full)
+        return Image(
+            pixels=pixels,
+            reduction_factor=2,
+            has_approximate_pixels=self._is_approximate,
+            file_rows=full,
+            file_columns=full,
+        )
 
 
 def look(file: Reduced, *greys: int, features: float = 0.0, **changes: Any) -> Outcome:

@@ -168,7 +168,7 @@ class Coarse(PaintedFile):
 
     def decode_image(self, needed: TargetSize | None = None) -> Image:
         pixels = super().decode_image(needed).pixels.astype(np.float32)
-        return Image(pixels=pixels, step=2, is_approximate=True, full_rows=128, full_columns=128)
+        return Image(pixels=pixels, reduction_factor=2, has_approximate_pixels=True, file_rows=128, file_columns=128)
 
 
 class FinderThatMovesDown(FakeFinder):
@@ -256,7 +256,7 @@ class ScriptedChecks(FakeFinder):
     [
         ({"rotated_90": 0.9}, Correction(90), ["turned_back"]),
         ({"rotated_180": 0.9}, Correction(180), ["turned_round"]),
-        ({"inverted": 0.9}, Correction(swaps_grey=True), ["grey_swapped_back"]),
+        ({"inverted": 0.9}, Correction(inverts_grey=True), ["grey_swapped_back"]),
         ({"rotated_270": 0.9, "inverted": 0.9}, Correction(270, True), ["turned_clockwise", "grey_swapped_back"]),
     ],
 )
@@ -266,17 +266,17 @@ def test_a_wrongly_turned_image_is_corrected_and_its_lungs_found_again(
     readers = LungReaders(ScriptedChecks(*3 * (scores,), {"mirrored": 0.9}))
     outcome = screen_overruled(None, workers=readers, turns=True)
     assert codes(outcome) == [*notes, "perhaps_mirrored"]
-    assert (outcome.ref.turn, readers.turns, outcome.lungs.refusal) == (turn, [Correction(), turn], None)
+    assert (outcome.ref.correction, readers.turns, outcome.lungs.refusal) == (turn, [Correction(), turn], None)
 
 
 def test_an_image_refused_after_turning_stays_refused_unturned() -> None:
     turned, nothing = 3 * ({"rotated_90": 0.9},), 3 * ({"frontal_chest": 0.01},)
     outcome = screen_overruled(ScriptedChecks(*turned, *nothing), turns=True)
-    assert (outcome.status, outcome.reason.code, outcome.ref.turn) == ("refused", "rotated", Correction())
+    assert (outcome.status, outcome.reason.code, outcome.ref.correction) == ("refused", "rotated", Correction())
     assert outcome.lungs.rotation_degrees == 90
     again = screen_overruled(ScriptedChecks(*turned, *nothing), turns=True, overrules=True)
     assert codes(again) == ["turned_back", "screened_anyway", "not_frontal_chest"]
-    assert again.ref.turn == Correction(90)
+    assert again.ref.correction == Correction(90)
     assert codes(screen_overruled(ScriptedChecks(*nothing), turns=True)) == ["not_frontal_chest"]
 
 

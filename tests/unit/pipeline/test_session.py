@@ -242,7 +242,7 @@ def test_a_zip_is_searched_by_the_workers_of_the_run(opened: Opened, tmp_path: P
     (readers,) = opened.readers
     assert readers.listed == [tmp_path / "images.zip"]
     (event,) = (event for event in opened.events if isinstance(event, ImageDone))
-    assert (event.image.most_urgent_result.outcome.ref.member, event.image.most_urgent_result.outcome.status) == (
+    assert (event.image.most_urgent_result.outcome.ref.zip_member, event.image.most_urgent_result.outcome.status) == (
         "image.png",
         "screened",
     )

@@ -223,7 +223,7 @@ def test_each_image_of_a_zip_file_has_its_outcome_before_the_file_is_done(desk: 
         for path in write_images(inbox.parent / "other", 2):
             packed.write(path, path.name)
     first, second = desk.look(LOOKS_BEFORE_TRIED)
-    assert (first.member, second.member) == ("image-000.png", "image-001.png")
+    assert (first.zip_member, second.zip_member) == ("image-000.png", "image-001.png")
     desk.keep([first])
     assert desk.watch.waiting_count == 1
     desk.keep([second])

@@ -16,7 +16,7 @@ from PIL import Image
 
 from fieldray.domain.comparison import DENSER_COLOUR, FRAME_SIDE
 from fieldray.domain.finding import ScreenedOutcome
-from fieldray.domain.image import ImageHeader, ImageRef, PixelMap
+from fieldray.domain.image import CoordinateMap, ImageHeader, ImageRef
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.imaging.discover import discover
 from fieldray.reasons import reason
@@ -41,7 +41,9 @@ from tiny_models import tiny_manifest
 
 def image(**changes: Any) -> ScreenedOutcome:
     """An outcome of an image of 800 x 400 with lungs and a class map of 2 x 4 cells over all of it; tensor 64 x 64."""
-    facts = replace(read_facts(), rows=ROWS, columns=COLUMNS, pixel_map=PixelMap(ROWS / 64, 0.0, COLUMNS / 64, 0.0))
+    facts = replace(
+        read_facts(), rows=ROWS, columns=COLUMNS, pixel_map=CoordinateMap(ROWS / 64, 0.0, COLUMNS / 64, 0.0)
+    )
     maps = np.full((1, 2, 4), -4.0, np.float32)
     maps[0, 1, 0] = 6.0
     return replace(screened(), **{"facts": facts, "class_maps": maps, "lungs": lungs(), **changes})
@@ -74,7 +76,7 @@ def test_the_class_map_states_its_position_and_scale(tmp_path: Path) -> None:
 
 
 def test_the_class_map_of_a_crop_has_the_box_of_the_crop(tmp_path: Path) -> None:
-    facts = replace(image().facts, pixel_map=PixelMap(5.0, 200.0, 4.0, 50.0))
+    facts = replace(image().facts, pixel_map=CoordinateMap(5.0, 200.0, 4.0, 50.0))
     write_class_map(tmp_path / "a.png", image(facts=facts), tiny_manifest(), inputs=())
     about = json.loads((tmp_path / "a.png.map.json").read_text())
     assert about["box"] == {"left": 50.0, "top": 200.0, "width": 256.0, "height": 320.0}
@@ -100,7 +102,7 @@ def test_the_overlay_is_coloured_where_the_evidence_is_and_outlined(tmp_path: Pa
 
 def test_the_overlay_of_a_crop_is_coloured_inside_the_crop_alone(tmp_path: Path) -> None:
     everywhere = np.full((1, 2, 4), 6.0, np.float32)
-    facts = replace(image().facts, pixel_map=PixelMap(5.0, 200.0, 4.0, 50.0))  # rows 200 to 520, columns 50 to 306
+    facts = replace(image().facts, pixel_map=CoordinateMap(5.0, 200.0, 4.0, 50.0))  # rows 200 to 520, columns 50 to 306
     painted = overlay(tmp_path, image(facts=facts, class_maps=everywhere, lungs=None))
     is_coloured = painted.max(2) - painted.min(2) > 10
     rows, columns = np.flatnonzero(is_coloured.any(1)), np.flatnonzero(is_coloured.any(0))
@@ -121,7 +123,7 @@ def test_maps_in_a_zip_are_not_screened(tmp_path: Path) -> None:
     with Workers(1, timeout_s=60, memory_limit_mb=1024) as workers:
         for members in (None, workers.zip_members):
             (ref,) = discover([tmp_path / "a.zip"], members=members, is_own_report=is_own_report)
-            assert ref.member == "a.png.lungs.png" and ref.problem and ref.problem.code == "own_image"
+            assert ref.zip_member == "a.png.lungs.png" and ref.problem and ref.problem.code == "own_image"
 
 
 def test_maps_replace_earlier_maps_and_no_other_file(tmp_path: Path) -> None:
@@ -157,7 +159,7 @@ def test_maps_keep_the_folders_of_the_images_and_make_folders_of_zips(tmp_path: 
     names, out = MapFileNames(Path("out"), [tmp_path / "in"]), Path("out")
     assert names.stem(ImageRef(path=tmp_path / "in" / "a.png")) == out / "a.png"
     assert names.stem(ImageRef(path=tmp_path / "in" / "deep" / "a.png")) == out / "deep" / "a.png"
-    assert names.stem(ImageRef(path=tmp_path / "in" / "b.zip", member="x/a.png")) == out / "b.zip" / "x" / "a.png"
+    assert names.stem(ImageRef(path=tmp_path / "in" / "b.zip", zip_member="x/a.png")) == out / "b.zip" / "x" / "a.png"
     frames = ImageHeader(number_of_frames=2)
     assert names.stem(ImageRef(path=tmp_path / "in" / "c.dcm", frame=1, header=frames)) == out / "c.dcm#1"
 
@@ -192,7 +194,7 @@ def test_maps_of_a_single_file_are_at_the_top(tmp_path: Path) -> None:
 )
 def test_no_name_in_a_zip_file_leaves_the_folder(tmp_path: Path, member: str, name: str) -> None:
     names = MapFileNames(tmp_path / "out", [tmp_path / "b.zip"])
-    stem = names.stem(ImageRef(path=tmp_path / "b.zip", member=member))
+    stem = names.stem(ImageRef(path=tmp_path / "b.zip", zip_member=member))
     assert stem == tmp_path / "out" / "b.zip" / name
 
 
@@ -215,7 +217,9 @@ def test_no_link_leads_out_of_the_folder(tmp_path: Path) -> None:
 
 def test_equal_output_names_get_a_number(tmp_path: Path) -> None:
     names = MapFileNames(Path("out"), [tmp_path / "b.zip"])
-    stems = [names.stem(ImageRef(path=tmp_path / "b.zip", member=member)) for member in ("a:.png", "a?.png", "A_.PNG")]
+    stems = [
+        names.stem(ImageRef(path=tmp_path / "b.zip", zip_member=member)) for member in ("a:.png", "a?.png", "A_.PNG")
+    ]
     assert [stem.name for stem in stems] == ["a_.png", "a_.png~2", "A_.PNG~3"]
 
 

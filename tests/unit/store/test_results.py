@@ -58,7 +58,7 @@ MIRRORED = replace(lungs(mirrored=0.9, region=two_lungs()), **KEPT)
         failed(image_ref(problem=reason("empty"), kind="unknown")),
         refused(image_ref(member="folder/знімок.dcm", frame=2, header=ImageHeader(number_of_frames=3))),
         screened(image_ref("not-unicode-\udcff.dcm")),
-        screened(image_ref(turn=Correction(90, swaps_grey=True))),
+        screened(image_ref(turn=Correction(90, inverts_grey=True))),
         replace(screened(), lungs=MIRRORED, notes=(reason("perhaps_mirrored"), reason("evidence_outside", percent=25))),
         replace(refused(), reason=reason("rotated"), lungs=lungs(rotated_90=0.9)),
     ],

@@ -52,11 +52,11 @@ def gradient() -> Image:
 
 def test_a_crop_box_is_fitted_like_a_whole_image() -> None:
     image = gradient()
-    box = Box(top=40.0, left=10.0, rows=64.0, columns=32.0)
+    box = Box(top=40.0, left=10.0, height=64.0, width=32.0)
     tensor = to_network_input(image, CROPPED, box=box)
     # two rows of the box make one of the tensor
-    assert (tensor.pixel_map.row_scale, tensor.pixel_map.row_offset) == (2.0, 40.0)
-    assert (tensor.pixel_map.column_scale, tensor.pixel_map.column_offset) == (1.0, 10.0)
+    assert (tensor.input_to_image.row_scale, tensor.input_to_image.row_offset) == (2.0, 40.0)
+    assert (tensor.input_to_image.column_scale, tensor.input_to_image.column_offset) == (1.0, 10.0)
     assert (np.diff(tensor.values[0, :, 0, 0].astype(int)) >= 0).all()
 
 
@@ -64,10 +64,10 @@ def test_a_crop_box_is_in_pixels_of_the_file_at_any_resolution() -> None:
     pixels = chest_phantom(256, 256, 3, abnormal=False)
     full = Image(pixels=pixels)
     means = pixels.reshape(128, 2, 128, 2).mean((1, 3)).astype(np.float32)
-    half = Image(pixels=means, step=2, full_rows=256, full_columns=256, window=full.window)
-    box = Box(top=32.0, left=64.0, rows=128.0, columns=96.0)
+    half = Image(pixels=means, reduction_factor=2, file_rows=256, file_columns=256, window=full.window)
+    box = Box(top=32.0, left=64.0, height=128.0, width=96.0)
     first, second = to_network_input(full, CROPPED, box=box), to_network_input(half, CROPPED, box=box)
-    assert first.pixel_map == second.pixel_map
+    assert first.input_to_image == second.input_to_image
     # a column of the tensor is three of the file, which averages of two columns cannot give exactly
     assert np.abs(first.values.astype(int) - second.values.astype(int)).mean() < 1.5
 
@@ -99,9 +99,11 @@ def test_an_image_is_read_in_more_detail_if_its_crop_needs_it(
     step: int, is_approximate: bool, detail: Detail, needed: tuple[float, float] | None
 ) -> None:
     pixels = np.zeros((400 // step, 400 // step), np.float32 if step > 1 else np.uint8)
-    image = Image(pixels=pixels, step=step, is_approximate=is_approximate, full_rows=400, full_columns=400)
-    found = target_size_for_crop(CROPPED, Box(top=0.0, left=0.0, rows=200.0, columns=100.0 * 2), image, detail)
-    wide = target_size_for_crop(CROPPED, Box(top=0.0, left=0.0, rows=200.0, columns=100.0), image, detail)
+    image = Image(
+        pixels=pixels, reduction_factor=step, has_approximate_pixels=is_approximate, file_rows=400, file_columns=400
+    )
+    found = target_size_for_crop(CROPPED, Box(top=0.0, left=0.0, height=200.0, width=100.0 * 2), image, detail)
+    wide = target_size_for_crop(CROPPED, Box(top=0.0, left=0.0, height=200.0, width=100.0), image, detail)
     assert (found is None) == (needed is None)
     if needed and wide:
         assert (wide.rows, wide.columns) == needed
@@ -168,7 +170,7 @@ def test_the_lung_crop_is_taken_from_the_full_resolution_of_a_png(ref: ImageRef)
     box = seen.lungs.box(rows=400, columns=300, margin=CROPPED.crop_margin)
     whole = to_network_input(with_default_window(ImageFile(ref).decode_image()), CROPPED, box=box)
     assert np.abs(seen.values.astype(int) - whole.values.astype(int)).max() <= 2
-    assert seen.facts.input_to_image.row_offset == whole.pixel_map.row_offset
+    assert seen.facts.input_to_image.row_offset == whole.input_to_image.row_offset
     assert "read_twice" not in seen.facts.notes
     assert seen.values is not None and seen.values.shape == (1, 32, 32, 1)
 
@@ -178,7 +180,7 @@ class Coarse(PaintedFile):
 
     def decode_image(self, needed: TargetSize | None = None) -> Image:
         pixels = super().decode_image(needed).pixels.astype(np.float32)
-        return Image(pixels=pixels, step=2, is_approximate=True, full_rows=128, full_columns=128)
+        return Image(pixels=pixels, reduction_factor=2, has_approximate_pixels=True, file_rows=128, file_columns=128)
 
 
 class FailsAtTheSecond:
@@ -234,13 +236,13 @@ def test_a_worker_reads_again_after_a_borderline_answer_of_a_device(said: list[f
     assert network.run_count == (said[1] is None) and (seen.network_output is not None) == (said[1] is None)
 
 
-@pytest.mark.parametrize("turn", [Correction(90), Correction(180), Correction(270), Correction(90, swaps_grey=True)])
+@pytest.mark.parametrize("turn", [Correction(90), Correction(180), Correction(270), Correction(90, inverts_grey=True)])
 def test_a_turned_file_is_read_as_the_upright_image(turn: Correction, tmp_path: Path) -> None:
     upright, lying = tmp_path / "upright.png", tmp_path / "lying.png"
     pixels = chest_phantom(400, 320, 5, abnormal=True) >> 8
     Picture.fromarray(pixels.astype(np.uint8)).save(upright)
     Picture.fromarray(turn.inverse.apply_to_grey(pixels.astype(np.uint8))).save(lying)
-    right, wrong = ImageRef(path=upright), ImageRef(path=lying, turn=turn)
+    right, wrong = ImageRef(path=upright), ImageRef(path=lying, correction=turn)
     eyes = Boxed(), Boxed()
     first, second = look(right, CROPPED, eyes[0], detail="full"), look(wrong, CROPPED, eyes[1])
     assert Files.asked == [None]  # a file to be turned is never reduced
@@ -254,7 +256,7 @@ def test_a_turned_file_is_read_as_the_upright_image(turn: Correction, tmp_path: 
     small = calls.READ_SHOWN_IMAGE.decode_answer(
         handle(encode_message(calls.DisplayRequest(ref=wrong, side=100), call="shown"))
     )
-    assert (small.rows, small.columns) == (400, 320)
+    assert (small.file_rows, small.file_columns) == (400, 320)
     assert np.abs(small.pixels.astype(int) - thumbnail(shown[0], 100).astype(int)).max() <= 2
     kept = [decode_preview(found.facts.preview) for found in (first, second)]
     assert kept[1].shape == turn.inverse.apply_to_grey(kept[0]).shape  # stored unturned, like its file

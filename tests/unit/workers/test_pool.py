@@ -72,7 +72,7 @@ def test_a_child_gives_the_same_result_as_this_process(pool: Workers, tmp_path: 
     read = look(pool, ref, SPEC)
     expected = to_network_input(here, SPEC)
     np.testing.assert_array_equal(read.values, expected.values)
-    assert read.facts.input_to_image == expected.pixel_map
+    assert read.facts.input_to_image == expected.input_to_image
     np.testing.assert_array_equal(read.facts.thumbnail, block_thumbnail(here, 64))
     assert read.facts.content_sha256 == hashlib.sha256(path.read_bytes()).hexdigest() == pool.hash_file(ref)[0]
     assert (read.facts.rows, read.facts.columns, read.problem) == (160, 128, None)
@@ -152,11 +152,11 @@ def test_a_member_of_a_zip_is_read(pool: Workers, tmp_path: Path) -> None:
     image = write_dicom(tmp_path / "image.dcm", IMAGE).read_bytes()
     with zipfile.ZipFile(tmp_path / "z.zip", "w") as archive:
         archive.writestr("../a/image.dcm", image)
-    ref = ImageRef(path=tmp_path / "z.zip", member="../a/image.dcm")
+    ref = ImageRef(path=tmp_path / "z.zip", zip_member="../a/image.dcm")
     read = look(pool, ref, SPEC)
     assert read.values is not None
     assert read.facts.content_sha256 == hashlib.sha256(image).hexdigest() == pool.hash_file(ref)[0]
-    gone = look(pool, ImageRef(path=tmp_path / "z.zip", member="other"), SPEC)
+    gone = look(pool, ImageRef(path=tmp_path / "z.zip", zip_member="other"), SPEC)
     assert gone.problem.code == "missing"
 
 
