@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fieldray.domain.mask import Mask
 
 THIRDS_PER_LUNG: Final = 3
-UNDECIDED_SHARES: Final = (26, 229)  # of 255: from a tenth to nine tenths lung
+UNDECIDED_SHARE_RANGE: Final = (26, 229)  # of 255: from a tenth to nine tenths lung
 _DARKER: Final = 25  # percentile that stands for the grey of a third, below the white of ribs and vessels
 _AIR: Final = 10  # percentile of a lung's grey that stands for air
 _MIN_CONTRAST: Final = 8.0  # between air and the tissue around the lungs, of 255
@@ -26,13 +26,13 @@ _MAX_FACT: Final = 3.0  # limit of a fact's absolute value
 WHITENESS_INDICES: Final = (5, 4)
 
 # Weight of each fact, in the order of `features_of_thirds`. A third with a weighted sum above 0 counts as not seen.
-WEIGHTS: Final = (-3.09, -2.8, 13.0, -14.97, 4.5, 8.46, 1.9, -5.41)
+FEATURE_WEIGHTS: Final = (-3.09, -2.8, 13.0, -14.97, 4.5, 8.46, 1.9, -5.41)
 THIRD_INTERCEPTS: Final = (-7.08, -4.78, -8.13)  # upper, middle, lower
 LEFT_LUNG_INTERCEPT: Final = 0.23  # for the left lung, next to the heart
 
 
 def features_of_thirds(
-    shares: NDArray[np.uint8], is_lung: Mask, grey: NDArray[np.uint8], middle: float
+    shares: NDArray[np.uint8], is_lung: Mask, grey: NDArray[np.uint8], middle_column: float
 ) -> NDArray[np.float64]:
     """Return eight facts about each third of both lungs: (2, 3, 8) for half, third and fact.
 
@@ -57,13 +57,15 @@ def features_of_thirds(
     inside = (slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1))
     without_lung = cells[inside][~is_lung[inside]]
     around = float(np.median(without_lung)) if without_lung.size else 255.0
-    lungs, greys = split_into_halves(is_lung, middle), split_into_halves(cells, middle)
-    undecided = split_into_halves((shares >= UNDECIDED_SHARES[0]) & (shares <= UNDECIDED_SHARES[1]), middle)
+    lungs, greys = split_into_halves(is_lung, middle_column), split_into_halves(cells, middle_column)
+    undecided = split_into_halves(
+        (shares >= UNDECIDED_SHARE_RANGE[0]) & (shares <= UNDECIDED_SHARE_RANGE[1]), middle_column
+    )
     airs = [_percentile(of[lung], _AIR) for of, lung in zip(greys, lungs, strict=True) if lung.any()]
     air = float(min(airs, default=0.0))
     contrast = max(around - air, _MIN_CONTRAST)
     areas, heights = np.log(lungs.sum(axis=(1, 2)).clip(1)), np.log(lungs.any(axis=2).sum(axis=1).clip(1))
-    facts = np.zeros((2, THIRDS_PER_LUNG, len(WEIGHTS)))
+    facts = np.zeros((2, THIRDS_PER_LUNG, len(FEATURE_WEIGHTS)))
     for third, (area, lateral) in enumerate(split_into_thirds(lungs)):
         size = max(1, np.count_nonzero(area))
         lung, doubt = (np.count_nonzero(of & area, axis=(1, 2)) / size for of in (lungs, undecided))
@@ -86,7 +88,7 @@ def _percentile(levels: NDArray[np.uint8], percent: float) -> float:
     return high - (high - low) * (1 - share) if share >= 0.5 else low + (high - low) * share
 
 
-def split_into_halves(values: NDArray[Any], middle: float) -> NDArray[Any]:
+def split_into_halves(values: NDArray[Any], middle_column: float) -> NDArray[Any]:
     """Return the left and the right half of an array (rows, columns) as one array (2, rows, width) of equal widths.
 
     In both halves, column 0 is next to the middle.
@@ -94,7 +96,7 @@ def split_into_halves(values: NDArray[Any], middle: float) -> NDArray[Any]:
     middle  the position of the middle, in columns
     """
     columns = values.shape[1]
-    left = min(max(math.ceil(middle), 1), columns - 1)
+    left = min(max(math.ceil(middle_column), 1), columns - 1)
     width = min(left, columns - left)
     return np.stack([values[:, :left][:, ::-1][:, :width], values[:, left : left + width]])
 
@@ -122,11 +124,11 @@ def split_into_thirds(lungs: Mask) -> list[tuple[Mask, Mask]]:
     return found
 
 
-def whiteness_of_lungs(facts: NDArray[np.float64]) -> NDArray[np.float64]:
+def whiteness_of_lungs(features: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the whiteness (2, 3) of the thirds of the patient's left and right lung; above 0 a third is unseen.
 
     facts  (2, 3, 8) of both lungs, as `features_of_thirds` returns them
     """
-    of_thirds = facts @ np.array(WEIGHTS) + np.array(THIRD_INTERCEPTS)
+    of_thirds = features @ np.array(FEATURE_WEIGHTS) + np.array(THIRD_INTERCEPTS)
     of_thirds[0] += LEFT_LUNG_INTERCEPT
     return np.asarray(of_thirds)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.image import Box, CoordinateMap
-from fieldray.domain.lung_thirds import UNDECIDED_SHARES, WHITENESS_INDICES, features_of_thirds, whiteness_of_lungs
+from fieldray.domain.lung_thirds import UNDECIDED_SHARE_RANGE, WHITENESS_INDICES, features_of_thirds, whiteness_of_lungs
 from fieldray.domain.mask import CompressedShares, Mask, Point, cell_edges, components, enlarge, outlines, overlaps
 from fieldray.domain.model import LUNG_CHECKS, CropRule, LungRules, Manifest
 from fieldray.reasons import Reason, reason
@@ -470,7 +470,7 @@ def _are_two_lungs(first: float, second: float, shares: NDArray[np.uint8], parts
 
 def _undecided(shares: NDArray[np.uint8], is_lung: Mask) -> float:
     """Return the number of undecided cells, divided by the number of cells in the lungs."""
-    low, high = UNDECIDED_SHARES
+    low, high = UNDECIDED_SHARE_RANGE
     undecided = np.count_nonzero((shares >= low) & (shares <= high))
     return float(undecided / max(1, int(np.count_nonzero(is_lung))))
 

@@ -12,10 +12,10 @@ import pytest
 
 from fieldray.domain.image import CoordinateMap
 from fieldray.domain.lung_thirds import (
+    FEATURE_WEIGHTS,
     LEFT_LUNG_INTERCEPT,
     THIRD_INTERCEPTS,
     THIRDS_PER_LUNG,
-    WEIGHTS,
     features_of_thirds,
     split_into_halves,
     split_into_thirds,
@@ -498,7 +498,7 @@ def test_lungs_outside_both_halves_have_neutral_measurements() -> None:
     is_lung = np.zeros((6, 8), bool)
     is_lung[:, 7] = is_lung[0, 6] = True
     facts = features_of_thirds(np.where(is_lung, 255, 0).astype(np.uint8), is_lung, np.full((6, 8), 4, np.uint8), 1.0)
-    expected = np.zeros((2, THIRDS_PER_LUNG, len(WEIGHTS)))
+    expected = np.zeros((2, THIRDS_PER_LUNG, len(FEATURE_WEIGHTS)))
     expected[:, :, 5] = 4 / 8
     np.testing.assert_array_equal(facts, expected)
 
@@ -526,11 +526,11 @@ def test_measurements_are_limited_to_three_and_need_contrast() -> None:
 
 
 def test_each_third_has_its_own_whiteness() -> None:
-    facts = np.zeros((2, THIRDS_PER_LUNG, len(WEIGHTS)))
+    facts = np.zeros((2, THIRDS_PER_LUNG, len(FEATURE_WEIGHTS)))
     facts[1, 1, 2] = 1.0
     upper, middle, lower = THIRD_INTERCEPTS
     left, right = (
         [upper + LEFT_LUNG_INTERCEPT, middle + LEFT_LUNG_INTERCEPT, lower + LEFT_LUNG_INTERCEPT],
-        [upper, middle + WEIGHTS[2], lower],
+        [upper, middle + FEATURE_WEIGHTS[2], lower],
     )
     np.testing.assert_allclose(whiteness_of_lungs(facts), [left, right])
