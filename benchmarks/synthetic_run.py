@@ -129,15 +129,15 @@ def _chest(number: int) -> tuple[Image, LungFields]:
     pixels = chest_phantom(rows, columns, number, abnormal=number % 3 == 0)
     lungs = LungFields(
         is_frontal_chest=True,
-        found=True,
-        left_share=0.14,
-        right_share=0.16,
-        cut_off=(),
+        has_lungs=True,
+        left_lung_area_share=0.14,
+        right_lung_area_share=0.16,
+        cut_off_sides=(),
         rotation_degrees=0,
         is_inverted=False,
         is_mirrored=False,
         compressed_shares=CompressedShares.compress(lung_mask(_LUNG_SIDE, _LUNG_SIDE, number), 128),
-        pixel_map=CoordinateMap(rows / _LUNG_SIDE, 0.0, columns / _LUNG_SIDE, 0.0),
+        cells_to_image=CoordinateMap(rows / _LUNG_SIDE, 0.0, columns / _LUNG_SIDE, 0.0),
         evidence_inside=0.8,
     )
     return Image(pixels=pixels, window=None), lungs

@@ -63,15 +63,15 @@ def lungs_in(rows: int, columns: int) -> LungFields:
         shares[((down - 0.5) / 0.3) ** 2 + ((across - middle) / 0.14) ** 2 < 1] = 255
     return LungFields(
         is_frontal_chest=True,
-        found=True,
-        left_share=0.13,
-        right_share=0.13,
-        cut_off=(),
+        has_lungs=True,
+        left_lung_area_share=0.13,
+        right_lung_area_share=0.13,
+        cut_off_sides=(),
         rotation_degrees=0,
         is_inverted=False,
         is_mirrored=False,
         compressed_shares=CompressedShares.compress(shares, 128),
-        pixel_map=CoordinateMap(rows / _LUNG_SIDE, 0.0, columns / _LUNG_SIDE, 0.0),
+        cells_to_image=CoordinateMap(rows / _LUNG_SIDE, 0.0, columns / _LUNG_SIDE, 0.0),
         evidence_inside=0.75,
     )
 

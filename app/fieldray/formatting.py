@@ -194,7 +194,10 @@ def lung_sentences(translator: Translator, lungs: LungFields) -> tuple[str, str]
     The second sentence is "" if the share of the heat map is not known.
     """
     text, inside = translator.text, lungs.evidence_inside
-    right, left = (format_number(translator, 100 * share, digits=1) for share in (lungs.right_share, lungs.left_share))
+    right, left = (
+        format_number(translator, 100 * share, digits=1)
+        for share in (lungs.right_lung_area_share, lungs.left_lung_area_share)
+    )
     areas = text("Share of the image: right lung {right} %, left lung {left} %", right=right, left=left)
     share = (
         ""

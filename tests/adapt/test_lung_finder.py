@@ -62,7 +62,7 @@ def _draw(folder: Path, *, images: int) -> Path:
 def test_the_lungs_of_an_image_are_found_by_the_rules_of_screening(tmp_path: Path) -> None:
     finder = LungFinder(write_tiny_lungs(tmp_path))
     found = finder.find(Image(pixels=_chest(abnormal=False, number=0)))
-    assert found.is_frontal_chest and found.found
+    assert found.is_frontal_chest and found.has_lungs
     box = found.box(rows=64, columns=64, margin=0.0)
     # the tiny network sees blocks of 16 pixels
     assert (box.top, box.height) == pytest.approx((16, 32), abs=2) and box.left <= 8 and box.left + box.width >= 56

@@ -365,7 +365,7 @@ def lungs_of(outcome: Outcome) -> LungFields | None:
 def reason_of(outcome: Outcome) -> Reason | None:
     """Return the reason why an image was refused, failed, or is to be read first; None for every other image."""
     if isinstance(outcome, ScreenedOutcome):
-        return outcome.lungs.read_first if outcome.lungs else None
+        return outcome.lungs.read_first_reason if outcome.lungs else None
     return outcome.reason
 
 

@@ -96,7 +96,7 @@ class LungFields:
     is_mirrored              whether the image may be mirrored left to right
     unseen                   the patient's lungs that were not found, are far smaller than the other lung, or are partly
                              white. An image with an unseen lung must be read first, whatever a classifier says
-    unseen_by                the measurement behind `unseen`; None in results of earlier versions, and if both lungs are
+    unseen_by                the measurement behind `unseen_lungs`; None in results of earlier versions, and if both lungs are
                              seen
     region                   the lung region, opacified parts included: top, bottom, left, right in pixels; None if the
                              network gives no region
@@ -110,20 +110,20 @@ class LungFields:
     """
 
     is_frontal_chest: bool
-    found: bool
-    left_share: float
-    right_share: float
-    cut_off: tuple[Side, ...]
+    has_lungs: bool
+    left_lung_area_share: float
+    right_lung_area_share: float
+    cut_off_sides: tuple[Side, ...]
     rotation_degrees: int
     is_inverted: bool
     is_mirrored: bool
     compressed_shares: CompressedShares
-    pixel_map: CoordinateMap
+    cells_to_image: CoordinateMap
     evidence_inside: float | None = None
     latency_ms: float = 0.0
-    unseen: tuple[LungSide, ...] = ()
-    unseen_by: LungMeasurement | None = None
-    region: tuple[float, float, float, float] | None = None
+    unseen_lungs: tuple[LungSide, ...] = ()
+    unseen_measurement: LungMeasurement | None = None
+    region_bounds_px: tuple[float, float, float, float] | None = None
     compressed_region: CompressedShares | None = None
     quality: tuple[QualityNote, ...] = ()
 
@@ -163,14 +163,18 @@ class LungFields:
             return reason("upside_down" if self.rotation_degrees == 180 else "rotated")
         if self.is_inverted:
             return reason("inverted")
-        return None if self.found or self.unseen else reason("not_frontal_chest")
+        return None if self.has_lungs or self.unseen_lungs else reason("not_frontal_chest")
 
     @property
-    def read_first(self) -> Reason | None:
+    def read_first_reason(self) -> Reason | None:
         """The reason why a person must read the image before all others; None for an ordinary image."""
-        if self.refusal or not self.unseen:
+        if self.refusal or not self.unseen_lungs:
             return None
-        return _measured(self.unseen_by, self.unseen[0]) if self.unseen_by else reason(self.unseen_code)
+        return (
+            _measured(self.unseen_measurement, self.unseen_lungs[0])
+            if self.unseen_measurement
+            else reason(self.unseen_code)
+        )
 
     @property
     def unseen_code(self) -> str:
@@ -178,15 +182,15 @@ class LungFields:
 
         The code does not say which measurement shows that a lung is not seen.
         """
-        if not self.unseen:
+        if not self.unseen_lungs:
             return ""
-        return "lungs_unseen" if len(self.unseen) > 1 else f"{self.unseen[0]}_lung_unseen"
+        return "lungs_unseen" if len(self.unseen_lungs) > 1 else f"{self.unseen_lungs[0]}_lung_unseen"
 
     @property
     def notes(self) -> tuple[Reason, ...]:
         """Notes for a person about an image that can be judged."""
-        cut_off = (reason(f"lungs_cut_off_{side}") for side in self.cut_off)
-        first, mirrored = self.read_first, reason("perhaps_mirrored") if self.is_mirrored else None
+        cut_off = (reason(f"lungs_cut_off_{side}") for side in self.cut_off_sides)
+        first, mirrored = self.read_first_reason, reason("perhaps_mirrored") if self.is_mirrored else None
         return tuple(note for note in (first, *cut_off, mirrored, *map(reason, self.quality)) if note)
 
     def box(self, *, rows: int, columns: int, margin: float, crop: CropRule = "lungs") -> Box:
@@ -201,29 +205,29 @@ class LungFields:
         white side is what must be judged. The box is the whole image if no lungs were found, or if a person overruled a
         refusal.
         """
-        region = self.region if crop == "lung_region" else None
-        if self.refusal or (region is None and (not self.found or self.shares.max() < self.threshold)):
+        region = self.region_bounds_px if crop == "lung_region" else None
+        if self.refusal or (region is None and (not self.has_lungs or self.shares.max() < self.threshold)):
             return Box(top=0.0, left=0.0, height=float(rows), width=float(columns))
-        top, bottom, left, right = region or _extent(self.shares, self.threshold, self.pixel_map)
+        top, bottom, left, right = region or _extent(self.shares, self.threshold, self.cells_to_image)
         down, across = margin * (bottom - top), margin * (right - left)
         top, bottom = max(0.0, top - down), min(float(rows), bottom + down)
         left, right = max(0.0, left - across), min(float(columns), right + across)
-        if self.read_first and region is None:
+        if self.read_first_reason and region is None:
             left, right = min(left, columns - right), max(right, columns - left)
         return Box(top=top, left=left, height=bottom - top, width=right - left)
 
     def outlines(self) -> tuple[tuple[Point, ...], ...]:
         """Return polygons around the lungs, (x, y) in pixels of the image."""
-        return outlines(self.shares, self.pixel_map, threshold=self.threshold)
+        return outlines(self.shares, self.cells_to_image, threshold=self.threshold)
 
     def mask_of_image(self, *, rows: int, columns: int) -> Mask:
         """Return the mask of the visible lungs, enlarged to the size of the image: (rows, columns) bool."""
-        return enlarge(self.shares, self.pixel_map, rows=rows, columns=columns, threshold=self.threshold)
+        return enlarge(self.shares, self.cells_to_image, rows=rows, columns=columns, threshold=self.threshold)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class LungNetworkOutput:
-    """The output of a lung-field network for an image of `rows` x `columns` pixels.
+    """The output of a lung-field network for an image of `image_rows` x `image_columns` pixels.
 
     shares      (mask rows, mask columns) share of lung in each cell, 0..1
     region      share of lung region in each cell, 0..1; None if the network gives no region
@@ -234,11 +238,11 @@ class LungNetworkOutput:
 
     shares: NDArray[np.float32]
     scores: Mapping[str, float]
-    pixel_map: CoordinateMap
-    rows: int
-    columns: int
+    cells_to_image: CoordinateMap
+    image_rows: int
+    image_columns: int
     latency_ms: float = 0.0
-    region: NDArray[np.float32] | None = None
+    region_shares: NDArray[np.float32] | None = None
 
 
 def evaluate_lung_output(
@@ -255,7 +259,7 @@ def evaluate_lung_output(
     header_says_chest  whether the file's header says that the image is a frontal chest image
     grey               (height, width) network input, 0 is air; without it a white lung is recognised by its area alone
     """
-    scores, pixel_map, rows, columns = output.scores, output.pixel_map, output.rows, output.columns
+    scores, pixel_map, rows, columns = output.scores, output.cells_to_image, output.image_rows, output.image_columns
     threshold = max(1, round(255 * rules.mask_threshold))
     quantised = np.rint(255 * output.shares.clip(0, 1)).astype(np.uint8)
     fields, parts = remove_non_lung_parts(quantised, threshold)
@@ -272,25 +276,25 @@ def evaluate_lung_output(
     unseen, unseen_by = _unseen(left, right, doubt=doubt, white=white) if is_frontal_chest else ((), None)
     return LungFields(
         is_frontal_chest=is_frontal_chest,
-        found=is_frontal_chest and first + second >= _MIN_LUNG_SHARE,
-        left_share=left,
-        right_share=right,
-        unseen=unseen,
-        unseen_by=unseen_by,
-        cut_off=_cut_off(parts > 0, areas),
+        has_lungs=is_frontal_chest and first + second >= _MIN_LUNG_SHARE,
+        left_lung_area_share=left,
+        right_lung_area_share=right,
+        unseen_lungs=unseen,
+        unseen_measurement=unseen_by,
+        cut_off_sides=_cut_off(parts > 0, areas),
         rotation_degrees=ROTATION_DEGREES[max(turned, key=lambda name: scores[name])] if turned else 0,
         is_inverted="inverted" in passed,
         is_mirrored="mirrored" in passed,
         compressed_shares=CompressedShares.compress(fields, threshold),
-        pixel_map=pixel_map,
+        cells_to_image=pixel_map,
         latency_ms=output.latency_ms,
-        **({} if output.region is None else _of_region(output.region, threshold, pixel_map)),
+        **({} if output.region_shares is None else _of_region(output.region_shares, threshold, pixel_map)),
     )
 
 
 def find_lungs_in_input(
     values: NDArray[np.uint8],
-    ask: Callable[[NDArray[np.uint8]], LungNetworkOutput],
+    run_network: Callable[[NDArray[np.uint8]], LungNetworkOutput],
     rules: LungRules,
     *,
     header_says_chest: bool,
@@ -305,27 +309,29 @@ def find_lungs_in_input(
     rules              thresholds of the lung-field pack
     header_says_chest  whether the file's header says that the image is a frontal chest image
     """
-    lungs = evaluate_lung_output(ask(values), rules, header_says_chest=header_says_chest, grey=values[0, :, :, 0])
+    lungs = evaluate_lung_output(
+        run_network(values), rules, header_says_chest=header_says_chest, grey=values[0, :, :, 0]
+    )
     for seen in ("left", "right") if lungs.refusal else ():
-        if one := find_one_lung(ask(mirror_half(values, seen=seen)), rules, seen=seen):
+        if one := find_one_lung(run_network(mirror_half(values, kept_side=seen)), rules, kept_side=seen):
             return one
     return lungs
 
 
-def mirror_half(values: NDArray[np.uint8], *, seen: Side) -> NDArray[np.uint8]:
-    """Return an image whose half `seen` is kept, and whose opposite half is replaced by the mirror image of `seen`.
+def mirror_half(values: NDArray[np.uint8], *, kept_side: Side) -> NDArray[np.uint8]:
+    """Return an image whose half `kept_side` is kept, and whose opposite half is replaced by the mirror image of `kept_side`.
 
     values  (1, height, width, channels)
     """
     is_left = np.arange(values.shape[2])[:, None] < values.shape[2] / 2
-    return np.where(is_left if seen == "left" else ~is_left, values, values[:, :, ::-1])
+    return np.where(is_left if kept_side == "left" else ~is_left, values, values[:, :, ::-1])
 
 
-def find_one_lung(output: LungNetworkOutput, rules: LungRules, *, seen: Side) -> LungFields | None:
+def find_one_lung(output: LungNetworkOutput, rules: LungRules, *, kept_side: Side) -> LungFields | None:
     """Return the lung fields of a refused image in which only one lung is visible; None for any other image.
 
     The network has judged a copy of the image in which one half is replaced by the mirror image of the other half. If
-    the copy is plainly an upright chest with two lungs, the lung in the half `seen` is real, and the other lung counts
+    the copy is plainly an upright chest with two lungs, the lung in the half `kept_side` is real, and the other lung counts
     as not seen. If not, the result is None.
 
     output  the network's output for the copy, as `mirror_half` makes it
@@ -334,12 +340,16 @@ def find_one_lung(output: LungNetworkOutput, rules: LungRules, *, seen: Side) ->
     """
     output = replace(output, scores={**output.scores, "mirrored": 0.0})  # equal halves show no mirroring
     both, shares = evaluate_lung_output(output, rules), output.shares
-    if both.refusal or both.unseen or both.left_share + both.right_share < _MIN_MIRRORED_LUNGS:
+    if (
+        both.refusal
+        or both.unseen_lungs
+        or both.left_lung_area_share + both.right_lung_area_share < _MIN_MIRRORED_LUNGS
+    ):
         return None
     if _undecided(np.rint(255 * shares.clip(0, 1)).astype(np.uint8), both.mask) > _MAX_MIRRORED_UNDECIDED:
         return None
     is_seen = np.arange(shares.shape[1]) < shares.shape[1] // 2
-    kept = np.where(is_seen if seen == "left" else ~is_seen, shares, np.float32(0))
+    kept = np.where(is_seen if kept_side == "left" else ~is_seen, shares, np.float32(0))
     return evaluate_lung_output(replace(output, shares=kept), rules)
 
 
@@ -365,7 +375,7 @@ def evidence_inside(
     if not total > 0:
         return None
     mask = lungs.whole_mask
-    lung_down, lung_across = cell_edges(lungs.pixel_map, mask.shape)
+    lung_down, lung_across = cell_edges(lungs.cells_to_image, mask.shape)
     shared_down = overlaps(down.clip(0, rows), lung_down)
     shared_across = overlaps(across.clip(0, columns), lung_across)
     inside = shared_down @ mask.astype(np.float64) @ shared_across.T
@@ -378,18 +388,18 @@ def _areas(pixel_map: CoordinateMap, shape: tuple[int, int], *, rows: int, colum
     return np.outer(np.diff(down.clip(0, rows)), np.diff(across.clip(0, columns)))
 
 
-def evidence_limit(manifest: Manifest) -> float | None:
+def min_evidence_inside(manifest: Manifest) -> float | None:
     """Return the share of evidence inside the lungs below which a result gets a note; None if the pack has no limit.
 
     Evidence is how strongly the cells of the heat map speak for the finding. The result is the limit that the pack's
     maker measured, or `_MAX_EVIDENCE_LIMIT` if the measured limit is higher. With a higher limit nearly every image
     would get a note, and nobody would read the notes.
     """
-    limit = measured_evidence_limit(manifest)
+    limit = measured_min_evidence_inside(manifest)
     return None if limit is None else min(limit, _MAX_EVIDENCE_LIMIT)
 
 
-def measured_evidence_limit(manifest: Manifest) -> float | None:
+def measured_min_evidence_inside(manifest: Manifest) -> float | None:
     """Return the share of evidence inside the lungs, 0..1, that 19 of 20 images of the pack's maker reach.
 
     Evidence is how strongly the cells of the heat map speak for the finding. The result is None if the pack's maker did
@@ -538,15 +548,15 @@ def _measured(found: LungMeasurement, side: LungSide) -> Reason:
     return reason(f"{side}_lung_smaller", **percents)
 
 
-def column_between_lungs(filled: NDArray[np.intp], seen: NDArray[np.intp]) -> float:
+def column_between_lungs(lung_columns: NDArray[np.intp], visible_columns: NDArray[np.intp]) -> float:
     """Return the column between the two lungs; the image's middle column unless a lung lies on each side of the middle.
 
     filled  columns of the cells that are lung
     seen    columns of the cells that lie inside the image
     """
-    middle, least = float(seen[0] + seen[-1]) / 2, _ACROSS * len(seen)
-    is_both = filled[0] < middle - least and filled[-1] > middle + least
-    return float(filled[0] + filled[-1]) / 2 if is_both else middle
+    middle, least = float(visible_columns[0] + visible_columns[-1]) / 2, _ACROSS * len(visible_columns)
+    is_both = lung_columns[0] < middle - least and lung_columns[-1] > middle + least
+    return float(lung_columns[0] + lung_columns[-1]) / 2 if is_both else middle
 
 
 def _cut_off(mask: Mask, areas: NDArray[np.float64]) -> tuple[Side, ...]:

@@ -21,7 +21,7 @@ from fieldray.domain.finding import (
     is_borderline,
     score_bounds,
 )
-from fieldray.domain.lungs import evidence_limit
+from fieldray.domain.lungs import min_evidence_inside
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.purpose import common_age_range
 from fieldray.domain.run import RefusalOverrides, RunSpec
@@ -112,7 +112,7 @@ class PackSetup:
             "lung_rules": _LUNG_RULES_VERSION if self.model.lungs else None,
             "model": _deciding(self.model),
             "points": _deciding([point for point in self.points.values() if point]),
-            "evidence_limit": evidence_limit(self.model.manifest),
+            "evidence_limit": min_evidence_inside(self.model.manifest),
             # Each result says whether the age is stated, or was confirmed by a person.
             "ages_confirmed": self.ages_confirmed if self.model.manifest.accepted.ages_years else None,
             "wishes": _deciding(self.overrides),  # the key of version 0.2.0, kept so that its hashes stay valid

@@ -147,18 +147,18 @@ def lung_quality_notes(image: Image, lungs: LungFields) -> tuple[QualityNote, ..
 
     The result is empty for an image that is refused or has no lungs.
     """
-    if lungs.refusal or not lungs.found or not (mask := lungs.mask).any():
+    if lungs.refusal or not lungs.has_lungs or not (mask := lungs.mask).any():
         return ()
-    cells, found = lungs.pixel_map, list[QualityNote]()
+    cells, found = lungs.cells_to_image, list[QualityNote]()
     step = max(1, max(mask.shape) // 128)  # 128 cells a side are enough
     rows, columns = np.nonzero(mask[::step, ::step])
     down = (step * rows + 0.5) * cells.row_scale + cells.row_offset
     across = (step * columns + 0.5) * cells.column_scale + cells.column_offset
-    smaller, larger = sorted((lungs.left_share, lungs.right_share))
+    smaller, larger = sorted((lungs.left_lung_area_share, lungs.right_lung_area_share))
     if smaller >= _BOTH * larger and abs(_tilt(mask, cells)) >= _TILTED:
         found.append("lungs_tilted")
     high, wide = (np.ptp(rows) + 1) * cells.row_scale, (np.ptp(columns) + 1) * cells.column_scale
-    if not lungs.unseen and high < _MIN_HEIGHT_BY_WIDTH * wide:
+    if not lungs.unseen_lungs and high < _MIN_HEIGHT_BY_WIDTH * wide:
         found.append("lungs_low")
     limits = np.array(image.pixels.shape)[:, None] - 1
     grey = image.pixels[tuple((np.stack((down, across)) / image.reduction_factor).astype(np.intp).clip(0, limits))]
@@ -189,7 +189,7 @@ def _runs_into_lower_part(image: Image, lungs: LungFields) -> bool:
     If a collimator made the lower part empty, the diaphragm is visible above it.
     """
     share, rows = _empty_share(image), image.size[0]
-    down, _ = cell_edges(lungs.pixel_map, lungs.mask.shape)
+    down, _ = cell_edges(lungs.cells_to_image, lungs.mask.shape)
     reaches = lungs.mask & (down[1:, None] >= (1 - share - _NEAR_LOWER_PART) * rows)
     return bool(share >= _MIN_LOWER_PART and reaches.any(axis=0).mean() > _MAX_NEAR_WIDTH)
 

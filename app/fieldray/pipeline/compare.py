@@ -248,7 +248,7 @@ def lungs_in_frame(lungs: LungFields, frame: CoordinateMap) -> Mask:
 
     frame  maps pixels of the frame to pixels of the image's file
     """
-    cells = lungs.pixel_map
+    cells = lungs.cells_to_image
     row, column = frame.to_input(cells.row_offset, cells.column_offset)
     in_frame = CoordinateMap(cells.row_scale / frame.row_scale, row, cells.column_scale / frame.column_scale, column)
     return replace(lungs, pixel_map=in_frame).mask_of_image(rows=FRAME_SIDE, columns=FRAME_SIDE)

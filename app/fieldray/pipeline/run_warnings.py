@@ -10,7 +10,7 @@ from typing import Final
 
 from fieldray.audit import drift
 from fieldray.audit.drift import Drift
-from fieldray.domain.lungs import measured_evidence_limit
+from fieldray.domain.lungs import measured_min_evidence_inside
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import PackOfRun, Run
 from fieldray.reasons import Reason, reason
@@ -29,7 +29,7 @@ def drifts_of(
     label     the label whose scores are compared; "" for the pack's first label
     """
     label = label or (manifest.labels[0].code if manifest else "")
-    limit = measured_evidence_limit(manifest) if manifest else None
+    limit = measured_min_evidence_inside(manifest) if manifest else None
     of_run = query.drift_samples(PackOfRun(run.run_id, position), limit=_MAX_COMPARED_IMAGES)
     now = drift.drift_histograms(of_run, label, evidence_limit=limit)
     of_pack = drift.reference_histograms(manifest.metrics, label) if manifest else {}

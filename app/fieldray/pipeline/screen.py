@@ -21,7 +21,7 @@ from fieldray.domain.finding import (
     replace_below_by_unsure,
 )
 from fieldray.domain.image import Correction, Detail, ImageRef
-from fieldray.domain.lungs import LungFields, evidence_inside, evidence_limit
+from fieldray.domain.lungs import LungFields, evidence_inside, min_evidence_inside
 from fieldray.domain.model import Model, Prediction
 from fieldray.domain.pack_setup import PackSetup
 from fieldray.domain.purpose import header_notes
@@ -310,8 +310,8 @@ def _with_evidence(screened: ScreenedOutcome, model: Model, lungs: LungFields) -
     if shown is None:
         return screened
     share = evidence_inside(shown.evidence, shown.cells_to_image, lungs, rows=facts.rows, columns=facts.columns)
-    notes, limit = screened.notes, evidence_limit(model.manifest)
-    if lungs.read_first:
+    notes, limit = screened.notes, min_evidence_inside(model.manifest)
+    if lungs.read_first_reason:
         limit = None  # if not all lungs were found, evidence outside means nothing
     if share is not None and limit is not None and share < limit and shown.finding.decision != "below":
         notes += (reason("evidence_outside", percent=round(100 * share)),)

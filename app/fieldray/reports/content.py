@@ -100,16 +100,16 @@ def _lungs(lungs: LungFields | None) -> dict[str, object] | None:
     """Return the lung fields as plain values; None if no lung-field pack ran."""
     if lungs is None:
         return None
-    inside, by = lungs.evidence_inside, lungs.unseen_by
+    inside, by = lungs.evidence_inside, lungs.unseen_measurement
     return {
-        "found": lungs.found,
-        "left_share": round(lungs.left_share, 4),
-        "right_share": round(lungs.right_share, 4),
-        "cut_off": list(lungs.cut_off),
+        "found": lungs.has_lungs,
+        "left_share": round(lungs.left_lung_area_share, 4),
+        "right_share": round(lungs.right_lung_area_share, 4),
+        "cut_off": list(lungs.cut_off_sides),
         "rotation_degrees": lungs.rotation_degrees,
         "is_inverted": lungs.is_inverted,
         "is_mirrored": lungs.is_mirrored,
-        "unseen": list(lungs.unseen),
+        "unseen": list(lungs.unseen_lungs),
         "unseen_by": by and {"measure": by.measure, "value": round(by.value, 4), "against": round(by.against, 4)},
         "evidence_inside": None if inside is None else round(inside, 4),
         "inference_ms": round(lungs.latency_ms, 3),
@@ -258,7 +258,7 @@ def _export_row(result: StoredResult, finding: Finding | None, stored: StoredRun
         "notice": NOTICE,
         "run_started": start_time(stored.run),
         **{f"lungs_{name}": lungs.get(name) for name in ("found", "left_share", "right_share", "rotation_degrees")},
-        "lungs_cut_off": " ".join(fields.cut_off) or None if fields else None,
+        "lungs_cut_off": " ".join(fields.cut_off_sides) or None if fields else None,
         "evidence_inside": lungs.get("evidence_inside"),
         "notes": " ".join(note.code for note in notes_of(outcome)) or None,
     }

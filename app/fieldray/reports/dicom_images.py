@@ -250,7 +250,7 @@ def lung_mask(subject: ReportedImage) -> Mask | None:
     Returns None if no lungs were found.
     """
     lungs, facts = lungs_of(subject.outcome), subject.outcome.facts
-    if lungs is None or not lungs.found or not facts.rows:
+    if lungs is None or not lungs.has_lungs or not facts.rows:
         return None
     mask: Mask = lungs.mask_of_image(rows=facts.rows, columns=facts.columns)
     if not mask.any():

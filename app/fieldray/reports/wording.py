@@ -391,7 +391,7 @@ class Wording:
         if not isinstance(outcome, ScreenedOutcome):
             return self._reason_text(outcome.reason, outcome), advice_text(self.translator, outcome.category)
         notes = (note for note in notes_of(outcome) if note != reason_of(outcome))
-        is_found = outcome.lungs is not None and outcome.lungs.found
+        is_found = outcome.lungs is not None and outcome.lungs.has_lungs
         of_lungs = lung_sentences(self.translator, outcome.lungs) if outcome.lungs and is_found else ()
         return (*filter(None, of_lungs), *(self._reason_text(note, outcome) for note in notes))
 

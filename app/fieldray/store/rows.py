@@ -189,7 +189,7 @@ def _lung_columns(lungs: LungFields | None) -> dict[str, Any]:
     if lungs is None:
         return {"lungs": None, "lung_shares": None}
     kept, values = lungs.compressed_shares, [getattr(lungs, name) for name in COMMON_LUNG_FIELDS]
-    text = compact_json([kept.rows, kept.columns, kept.threshold, map_values(lungs.pixel_map), *values])
+    text = compact_json([kept.rows, kept.columns, kept.threshold, map_values(lungs.cells_to_image), *values])
     return {"lungs": text, "lung_shares": kept.data}
 
 
@@ -208,7 +208,7 @@ def result_hash(outcome: Outcome) -> bytes:
     if isinstance(outcome, ScreenedOutcome):
         points = [found.point.threshold if found.point else None for found in outcome.findings]
         scores = [[found.label, found.score, found.decision] for found in outcome.findings]
-        sides = [outcome.lungs.unseen_code] if outcome.lungs and outcome.lungs.read_first else []
+        sides = [outcome.lungs.unseen_code] if outcome.lungs and outcome.lungs.read_first_reason else []
         judged += [outcome.model_sha256, scores, points, *sides]
     else:
         judged += [outcome.reason.code, outcome.reason.parameters]

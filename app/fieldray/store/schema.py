@@ -300,7 +300,7 @@ class StoredLungs(msgspec.Struct, frozen=True, array_like=True):
         """
         kept = CompressedShares(self.mask_rows, self.mask_columns, self.threshold, shares)
         values = {name: getattr(self, name) for name in COMMON_LUNG_FIELDS}
-        return LungFields(**values, compressed_shares=kept, pixel_map=CoordinateMap(*self.pixel_map))
+        return LungFields(**values, compressed_shares=kept, cells_to_image=CoordinateMap(*self.pixel_map))
 
 
 _OF_CELLS: Final = ("mask_rows", "mask_columns", "threshold", "pixel_map")

@@ -434,11 +434,11 @@ def find_lungs_in_image(
         return LungNetworkOutput(
             shares=found.mask,
             scores=scores_by_label_code(finder, found.scores),
-            pixel_map=tensor.input_to_image.for_cells(found.mask.shape, input_size=(spec.height, spec.width)),
-            rows=rows,
-            columns=columns,
+            cells_to_image=tensor.input_to_image.for_cells(found.mask.shape, input_size=(spec.height, spec.width)),
+            image_rows=rows,
+            image_columns=columns,
             latency_ms=found.latency_ms,
-            region=found.region,
+            region_shares=found.region,
         )
 
     return find_lungs_in_input(tensor.values, ask, rules, header_says_chest=header_says_chest)

@@ -78,7 +78,7 @@ def lung_share_grid(lungs: LungFields, pixel_map: CoordinateMap, *, input_size: 
     cells = pixel_map.for_cells((LUNG_GRID_SIDE, LUNG_GRID_SIDE), input_size=input_size)
     down, across = cell_edges(cells, (LUNG_GRID_SIDE, LUNG_GRID_SIDE))
     mask = lungs.whole_mask
-    lung_down, lung_across = cell_edges(lungs.pixel_map, mask.shape)
+    lung_down, lung_across = cell_edges(lungs.cells_to_image, mask.shape)
     inside = overlaps(down, lung_down) @ mask.astype(np.float64) @ overlaps(across, lung_across).T
     shares = np.rint(255 * inside / (cells.row_scale * cells.column_scale)).clip(0, 255)
     return np.asarray(shares, np.uint8)

@@ -188,7 +188,7 @@ def test_an_unseen_lung_keeps_the_class_of_a_model_without_a_point(abnormal: flo
     shares[:, 20:] = 0
     found = decide_by_larger_output({"abnormal": abnormal, "normal": 1 - abnormal})
     made = dataclasses.replace(screened(), findings=found, lungs=lungs(shares))
-    assert made.category == category and reason_of(made) == made.lungs.read_first
+    assert made.category == category and reason_of(made) == made.lungs.read_first_reason
 
 
 # ---- the values of an outcome
@@ -220,7 +220,7 @@ def test_the_lungs_and_the_reason_of_an_outcome() -> None:
     assert lungs_of(made) is one_sided
     assert lungs_of(dataclasses.replace(refused(), lungs=whole)) is whole
     assert lungs_of(failed()) is None
-    assert reason_of(made) == one_sided.read_first == reason("left_lung_not_found", opposite="12.5")
+    assert reason_of(made) == one_sided.read_first_reason == reason("left_lung_not_found", opposite="12.5")
     assert (made.category, made.status) == ("read_first", "screened")
     for normal in (screened(decision="below"), dataclasses.replace(screened(decision="below"), lungs=whole)):
         assert reason_of(normal) is None

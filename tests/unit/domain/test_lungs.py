@@ -25,8 +25,8 @@ from fieldray.domain.lungs import (
     READ_FIRST_CODES,
     LungMeasurement,
     evidence_inside,
-    evidence_limit,
     find_one_lung,
+    min_evidence_inside,
     mirror_half,
 )
 from fieldray.domain.model import LungRules
@@ -37,10 +37,10 @@ from tiny_models import tiny_manifest
 
 def test_a_frontal_chest_image_is_found_with_its_areas() -> None:
     found = lungs()
-    assert (found.is_frontal_chest, found.found, found.refusal, found.notes) == (True, True, None, ())
+    assert (found.is_frontal_chest, found.has_lungs, found.refusal, found.notes) == (True, True, None, ())
     # 200 and 160 of 1600 cells; what is on the right of the image is the patient's left
-    assert (found.right_share, found.left_share) == pytest.approx((0.125, 0.1))
-    assert (found.cut_off, found.rotation_degrees) == ((), 0)
+    assert (found.right_lung_area_share, found.left_lung_area_share) == pytest.approx((0.125, 0.1))
+    assert (found.cut_off_sides, found.rotation_degrees) == ((), 0)
 
 
 @pytest.mark.parametrize(
@@ -64,28 +64,28 @@ def test_checks_that_fail_refuse_the_image(scores: dict[str, float], code: str |
 def test_the_strongest_rotation_counts_and_other_body_parts_get_no_notes() -> None:
     assert lungs(rotated_90=0.7, rotated_270=0.8).rotation_degrees == 270
     hand = lungs(frontal_chest=0.01, rotated_90=0.9, inverted=0.9, mirrored=0.9)
-    assert (hand.rotation_degrees, hand.is_inverted, hand.is_mirrored, hand.found) == (0, False, False, False)
+    assert (hand.rotation_degrees, hand.is_inverted, hand.is_mirrored, hand.has_lungs) == (0, False, False, False)
 
 
 def test_thresholds_are_taken_from_the_pack() -> None:
     strict = LungRules(mask_threshold=0.9, thresholds={**RULES.thresholds, "frontal_chest": 0.95})
-    assert lungs(rules=strict).unseen == ("left", "right")  # the check doubts the chest
-    assert lungs(two_lungs() * np.float32(0.8), rules=strict, frontal_chest=0.99).right_share == 0
+    assert lungs(rules=strict).unseen_lungs == ("left", "right")  # the check doubts the chest
+    assert lungs(two_lungs() * np.float32(0.8), rules=strict, frontal_chest=0.99).right_lung_area_share == 0
     with pytest.raises(ValueError, match="checks must be"):
         LungRules(mask_threshold=0.5, thresholds={})
 
 
 def test_a_mirrored_image_swaps_the_sides_and_gets_a_note() -> None:
     found = lungs(mirrored=0.8)
-    assert (found.left_share, found.right_share) == pytest.approx((0.125, 0.1))
+    assert (found.left_lung_area_share, found.right_lung_area_share) == pytest.approx((0.125, 0.1))
     assert [note.code for note in found.notes] == ["perhaps_mirrored"]
 
 
 @pytest.mark.parametrize("given", [{}, {"frontal_chest": 0.0, "header_says_chest": True}])
 def test_a_chest_by_check_or_header_without_lungs_is_read_first(given: dict[str, Any]) -> None:
     found = lungs(np.zeros((SIDE, SIDE), np.float32), **given)
-    assert (found.is_frontal_chest, found.found, found.refusal) == (True, False, None)
-    assert found.read_first is not None and found.read_first.text == (
+    assert (found.is_frontal_chest, found.has_lungs, found.refusal) == (True, False, None)
+    assert found.read_first_reason is not None and found.read_first_reason.text == (
         "Hardly any lung was found: the lungs cover only 0.0 % of the image. In a chest X-ray, both lungs together "
         "cover at least 3.0 % of the image."
     )
@@ -107,7 +107,7 @@ def test_the_lung_region_crop_includes_lungs_that_are_not_seen() -> None:
 def test_a_doubted_chest_with_a_mask_of_two_lungs_is_accepted() -> None:
     """As with lungs full of pneumonia; a hand has no such mask."""
     doubted = lungs(frontal_chest=0.1)
-    assert (doubted.refusal, doubted.unseen, doubted.found) == (None, ("left", "right"), True)
+    assert (doubted.refusal, doubted.unseen_lungs, doubted.has_lungs) == (None, ("left", "right"), True)
     assert lungs(frontal_chest=0.1, rotated_90=0.9).rotation_degrees == 90
     small, narrow, soft, one = two_lungs(), two_lungs(), two_lungs(), two_lungs()
     small[10:14] = 0
@@ -138,9 +138,9 @@ def test_an_unseen_lung_makes_the_image_read_first(
     shares[hidden] = 0
     found = lungs(shares, **scores)
     assert found.refusal is None
-    assert found.unseen == unseen
-    assert (found.read_first.code if found.read_first else None) == code
-    assert found.read_first in (found.notes[0] if code else None, None)
+    assert found.unseen_lungs == unseen
+    assert (found.read_first_reason.code if found.read_first_reason else None) == code
+    assert found.read_first_reason in (found.notes[0] if code else None, None)
 
 
 @pytest.mark.parametrize(
@@ -184,8 +184,8 @@ def test_the_reason_for_read_first_names_the_measurement(made: dict[str, Any], s
         shares[made["hidden"]] = 0
     scores = {name: value for name, value in made.items() if name == "frontal_chest"}
     found = lungs(shares, grey=grey, **scores)
-    assert found.read_first is not None and found.read_first.text == said
-    assert found.notes[0] == found.read_first and found.read_first.code in READ_FIRST_CODES
+    assert found.read_first_reason is not None and found.read_first_reason.text == said
+    assert found.notes[0] == found.read_first_reason and found.read_first_reason.code in READ_FIRST_CODES
 
 
 def test_a_result_without_its_measurement_names_the_lung() -> None:
@@ -195,10 +195,10 @@ def test_a_result_without_its_measurement_names_the_lung() -> None:
     found = lungs(shares)
     denser_opposite = LungMeasurement("upper", 0.8, 0.9)
     for by in (None, denser_opposite):
-        assert replace(found, unseen_by=by).read_first == reason("left_lung_unseen")
+        assert replace(found, unseen_by=by).read_first_reason == reason("left_lung_unseen")
     assert {"left_lung_unseen", "right_lung_unseen", "lungs_unseen"} < READ_FIRST_CODES
     assert found.unseen_code == "left_lung_unseen"
-    assert replace(found, unseen=("left", "right"), unseen_by=None).read_first == reason("lungs_unseen")
+    assert replace(found, unseen=("left", "right"), unseen_by=None).read_first_reason == reason("lungs_unseen")
     assert lungs().unseen_code == ""
 
 
@@ -214,9 +214,9 @@ def test_a_lung_as_white_as_its_surroundings_counts_as_unseen(
     if whiter:
         grey[whiter] = 190
     finely = np.repeat(np.repeat(grey, 2, axis=0), 2, axis=1)  # the network's input is finer than its mask
-    assert lungs(grey=finely).unseen == unseen
-    assert lungs(grey=finely, mirrored=0.9).unseen == tuple({"left": "right", "right": "left"}[s] for s in unseen)
-    assert lungs().unseen == ()
+    assert lungs(grey=finely).unseen_lungs == unseen
+    assert lungs(grey=finely, mirrored=0.9).unseen_lungs == tuple({"left": "right", "right": "left"}[s] for s in unseen)
+    assert lungs().unseen_lungs == ()
 
 
 @pytest.mark.parametrize("rows", [slice(10, 16), slice(16, 24), slice(22, 30)])
@@ -225,10 +225,10 @@ def test_a_lung_with_a_white_uncertain_third_counts_as_unseen(rows: slice, colum
     shares, grey = two_lungs(), np.where(two_lungs() > 0, np.uint8(40), np.uint8(200))
     shares[rows, columns] = 0.7
     grey[rows, columns] = 190
-    assert lungs(shares, grey=grey).unseen == (unseen,)
+    assert lungs(shares, grey=grey).unseen_lungs == (unseen,)
     grey[10:30, 5:15] = grey[10:30, 25:33] = 40  # white nowhere, and as uncertain as the other lung
     shares[rows, 5:15] = shares[rows, 25:33] = 0.7
-    assert lungs(shares, grey=grey).unseen == ()
+    assert lungs(shares, grey=grey).unseen_lungs == ()
 
 
 @pytest.mark.parametrize(
@@ -249,15 +249,15 @@ def test_a_half_that_is_no_plain_chest_shows_no_lung(shares: Any, scores: dict[s
         mask *= np.float32(shares)  # 0.7: lungs that the network found but could not decide
     else:
         mask[shares] = 0
-    assert find_one_lung(answered(mask, **scores), RULES, seen="left") is None
-    one = find_one_lung(answered(mirrored=0.9), RULES, seen="left")
-    assert one is not None and one.unseen == ("left",) and one.right_share == pytest.approx(0.125)
+    assert find_one_lung(answered(mask, **scores), RULES, kept_side="left") is None
+    one = find_one_lung(answered(mirrored=0.9), RULES, kept_side="left")
+    assert one is not None and one.unseen_lungs == ("left",) and one.right_lung_area_share == pytest.approx(0.125)
 
 
 def test_mirror_half_replaces_one_half_by_the_mirrored_other() -> None:
     values = np.arange(10, dtype=np.uint8).reshape(1, 2, 5, 1)
-    assert mirror_half(values, seen="left")[0, 0, :, 0].tolist() == [0, 1, 2, 1, 0]
-    assert mirror_half(values[:, :, :4], seen="right")[0, :, :, 0].tolist() == [[3, 2, 2, 3], [8, 7, 7, 8]]
+    assert mirror_half(values, kept_side="left")[0, 0, :, 0].tolist() == [0, 1, 2, 1, 0]
+    assert mirror_half(values[:, :, :4], kept_side="right")[0, :, :, 0].tolist() == [[3, 2, 2, 3], [8, 7, 7, 8]]
 
 
 def test_the_crop_includes_the_side_of_an_unseen_lung() -> None:
@@ -283,16 +283,18 @@ def test_the_crop_includes_the_side_of_an_unseen_lung() -> None:
 )
 def test_lungs_that_reach_the_border_are_cut_off(part: tuple[slice, slice], sides: tuple[str, ...]) -> None:
     found = lungs(drawn(part))
-    assert found.cut_off == sides
-    assert [note.code for note in found.notes if note != found.read_first] == [f"lungs_cut_off_{s}" for s in sides]
+    assert found.cut_off_sides == sides
+    assert [note.code for note in found.notes if note != found.read_first_reason] == [
+        f"lungs_cut_off_{s}" for s in sides
+    ]
 
 
 def test_the_border_is_that_of_the_image_not_of_the_tensor() -> None:
     """A tall image has 10 padding columns on each side; the lungs reach the image's edge, not the tensor's."""
     found = lungs(drawn(np.s_[10:30, 10:18]), pixel_map=CoordinateMap(20.0, 0.0, 20.0, -200.0))
-    assert found.cut_off == ("left",)
+    assert found.cut_off_sides == ("left",)
     # 160 cells of 20 x 20 pixels in an image of 800 x 400
-    assert found.right_share == pytest.approx(0.2)
+    assert found.right_lung_area_share == pytest.approx(0.2)
 
 
 def test_small_spots_are_dropped_and_large_second_parts_kept() -> None:
@@ -301,7 +303,7 @@ def test_small_spots_are_dropped_and_large_second_parts_kept() -> None:
     shares[32:36, 5:11] = 1  # 24 cells: more than a tenth of the larger lung
     found = lungs(shares)
     assert found.mask.sum() == 200 + 160 + 24
-    assert found.right_share == pytest.approx((200 + 24) / 1600)
+    assert found.right_lung_area_share == pytest.approx((200 + 24) / 1600)
 
 
 def test_an_arm_in_the_mask_is_not_taken_for_a_lung() -> None:
@@ -322,9 +324,9 @@ def test_a_lung_in_two_parts_is_kept_whole() -> None:
 
 def test_connected_lungs_are_divided_in_the_middle() -> None:
     found = lungs(drawn(np.s_[10:30, 5:35]))
-    assert (found.left_share, found.right_share) == pytest.approx((0.1875, 0.1875), abs=0.02)
+    assert (found.left_lung_area_share, found.right_lung_area_share) == pytest.approx((0.1875, 0.1875), abs=0.02)
     alone = lungs(drawn(np.s_[10:30, 24:34]))
-    assert (alone.left_share, alone.right_share) == pytest.approx((0.125, 0.0))
+    assert (alone.left_lung_area_share, alone.right_lung_area_share) == pytest.approx((0.125, 0.0))
 
 
 def test_the_box_holds_the_lungs_and_a_margin_inside_the_image() -> None:
@@ -399,7 +401,7 @@ def test_evidence_outside_the_image_is_not_counted() -> None:
     ],
 )
 def test_the_evidence_limit_is_taken_from_the_packs_metrics(metrics: dict[str, object], limit: float | None) -> None:
-    assert evidence_limit(tiny_manifest(metrics=metrics)) == limit
+    assert min_evidence_inside(tiny_manifest(metrics=metrics)) == limit
 
 
 # ---- white thirds, on masks of a few cells whose measurements can be worked out by hand

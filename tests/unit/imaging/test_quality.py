@@ -235,7 +235,7 @@ def _taken(
     pixels[0, :2] = 0, 255
     image = Image(pixels=grey(pixels))
     found = lungs(inside.astype(np.float32), pixel_map=CoordinateMap(1.0, 0.0, 1.0, 0.0), rows=side, columns=side)
-    assert not found.unseen and not found.refusal
+    assert not found.unseen_lungs and not found.refusal
     return lung_quality_notes(image, found)
 
 
@@ -280,4 +280,4 @@ def test_refused_or_one_sided_images_get_no_quality_notes() -> None:
 def test_quality_notes_come_with_the_others_and_change_no_class() -> None:
     found = replace(lungs(mirrored=0.9), quality=("lungs_tilted", "lungs_low"))
     assert [note.code for note in found.notes] == ["perhaps_mirrored", "lungs_tilted", "lungs_low"]
-    assert (found.read_first, found.refusal) == (None, None)
+    assert (found.read_first_reason, found.refusal) == (None, None)

@@ -60,9 +60,11 @@ def screen_overruled(
 def test_the_lung_fields_are_part_of_the_result() -> None:
     outcome = screen(FakeFinder(MASK))
     # 40 of 256 cells each; the patient's left is on the right
-    assert (outcome.lungs.left_share, outcome.lungs.right_share) == pytest.approx((0.15625, 0.15625))
-    assert (outcome.lungs.found, outcome.notes, outcome.lungs.latency_ms) == (True, (), 0.5)
-    assert (outcome.lungs.pixel_map.row_scale, outcome.lungs.pixel_map.column_scale) == (4.0, 4.0)
+    assert (outcome.lungs.left_lung_area_share, outcome.lungs.right_lung_area_share) == pytest.approx(
+        (0.15625, 0.15625)
+    )
+    assert (outcome.lungs.has_lungs, outcome.notes, outcome.lungs.latency_ms) == (True, (), 0.5)
+    assert (outcome.lungs.cells_to_image.row_scale, outcome.lungs.cells_to_image.column_scale) == (4.0, 4.0)
 
 
 # Refusals of the lung checks, by their scores.
@@ -290,6 +292,6 @@ def test_a_chest_recognised_in_one_half_is_screened_and_read_first(
 ) -> None:
     """The left half and its mirror image look like a chest; the other half shows no lung."""
     outcome = screen(ScriptedChecks(of_whole, *of_halves))
-    assert (outcome.status, outcome.lungs.unseen) == ("screened", (unseen,))
+    assert (outcome.status, outcome.lungs.unseen_lungs) == ("screened", (unseen,))
     assert codes(outcome) == [f"{unseen}_lung_not_found"]
-    assert (outcome.lungs.left_share if unseen == "left" else outcome.lungs.right_share) == 0
+    assert (outcome.lungs.left_lung_area_share if unseen == "left" else outcome.lungs.right_lung_area_share) == 0

@@ -276,8 +276,8 @@ def test_a_run_without_results_gets_a_document(tmp_path: Path) -> None:
 def test_the_reason_for_read_first_is_printed_once_at_the_top(one: ScreenedOutcome) -> None:
     assert one.lungs is not None
     lungs = replace(one.lungs, unseen=("left",), unseen_by=LungMeasurement("smaller", 0.02, 0.12))
-    assert lungs.read_first is not None
-    unseen = replace(one, lungs=lungs, notes=(lungs.read_first,))
+    assert lungs.read_first_reason is not None
+    unseen = replace(one, lungs=lungs, notes=(lungs.read_first_reason,))
     text = Wording(run_with([])).image_text(results_of([unseen])[0])
     said = "The left lung is far smaller than the right lung. Share of the image: left lung 2.0 %, right lung 12.0 %."
     assert (text.class_name, text.read_first_reason) == ("Read first", said)

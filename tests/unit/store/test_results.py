@@ -247,8 +247,12 @@ def test_read_first_comes_back_and_makes_another_result(tmp_path: Path) -> None:
     found = kept(tmp_path / "results.sqlite", unseen)
     assert found.category == "read_first"
     assert isinstance(found, ScreenedOutcome) and found.lungs is not None
-    assert found.lungs.unseen == ("left",)
-    assert found.lungs.read_first == unseen.lungs.read_first == reason("left_lung_not_found", opposite="12.5")
+    assert found.lungs.unseen_lungs == ("left",)
+    assert (
+        found.lungs.read_first_reason
+        == unseen.lungs.read_first_reason
+        == reason("left_lung_not_found", opposite="12.5")
+    )
     assert result_hash(seen) != result_hash(unseen)  # a verdict on the one does not count for the other
     with HistoryQuery(tmp_path / "results.sqlite") as query:
         assert query.summaries()[0].counts == {"read_first": 1}
@@ -268,7 +272,7 @@ def test_an_old_result_without_measurement_names_the_lung_and_keeps_its_verdict(
     with ResultStore(path) as store:
         found = store.result(1).outcome
     assert isinstance(found, ScreenedOutcome) and found.lungs is not None
-    assert (found.lungs.unseen_by, found.lungs.read_first) == (None, reason("left_lung_unseen"))
+    assert (found.lungs.unseen_measurement, found.lungs.read_first_reason) == (None, reason("left_lung_unseen"))
     assert result_hash(found) == result_hash(unseen)
 
 
