@@ -16,7 +16,16 @@ from numpy.typing import NDArray
 
 from fieldray.domain.image import Box, CoordinateMap
 from fieldray.domain.lung_thirds import UNDECIDED_SHARE_RANGE, WHITENESS_INDICES, features_of_thirds, whiteness_of_lungs
-from fieldray.domain.mask import CompressedShares, Mask, Point, cell_edges, components, enlarge, outlines, overlaps
+from fieldray.domain.mask import (
+    CompressedShares,
+    Mask,
+    Point,
+    cell_edges,
+    components,
+    enlarge,
+    interval_overlaps,
+    outlines,
+)
 from fieldray.domain.model import LUNG_CHECKS, CropRule, LungRules, Manifest
 from fieldray.reasons import Reason, reason
 
@@ -376,8 +385,8 @@ def evidence_inside(
         return None
     mask = lungs.whole_mask
     lung_down, lung_across = cell_edges(lungs.cells_to_image, mask.shape)
-    shared_down = overlaps(down.clip(0, rows), lung_down)
-    shared_across = overlaps(across.clip(0, columns), lung_across)
+    shared_down = interval_overlaps(down.clip(0, rows), lung_down)
+    shared_across = interval_overlaps(across.clip(0, columns), lung_across)
     inside = shared_down @ mask.astype(np.float64) @ shared_across.T
     return min(1.0, float((evidence * inside).sum()) / total)
 

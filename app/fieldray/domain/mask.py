@@ -72,7 +72,7 @@ def _touching(
 # ---- overlap with boxes
 
 
-def overlaps(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
+def interval_overlaps(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the length by which each interval of `first` overlaps each interval of `second`: (n, m).
 
     first, second  the ends of adjacent intervals in ascending order: n + 1 ends for n intervals, m + 1 ends for m
@@ -83,7 +83,9 @@ def overlaps(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray
     return lengths
 
 
-def cell_edges(pixel_map: CoordinateMap, shape: tuple[int, int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def cell_edges(
+    cells_to_image: CoordinateMap, shape: tuple[int, int]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return where the rows and the columns of a grid of cells begin and end, in pixels of the image.
 
     The result is two arrays of borders in ascending order: (rows + 1,) and (columns + 1,).
@@ -93,15 +95,15 @@ def cell_edges(pixel_map: CoordinateMap, shape: tuple[int, int]) -> tuple[NDArra
     """
     rows, columns = shape
     return (
-        np.arange(rows + 1, dtype=np.float64) * pixel_map.row_scale + pixel_map.row_offset,
-        np.arange(columns + 1, dtype=np.float64) * pixel_map.column_scale + pixel_map.column_offset,
+        np.arange(rows + 1, dtype=np.float64) * cells_to_image.row_scale + cells_to_image.row_offset,
+        np.arange(columns + 1, dtype=np.float64) * cells_to_image.column_scale + cells_to_image.column_offset,
     )
 
 
 # ---- enlarging to the size of the image
 
 
-def enlarge(shares: Shares, pixel_map: CoordinateMap, *, rows: int, columns: int, threshold: int) -> Mask:
+def enlarge(shares: Shares, cells_to_image: CoordinateMap, *, rows: int, columns: int, threshold: int) -> Mask:
     """Enlarge a map of shares linearly to the size of an image, and compare each pixel with a threshold.
 
     Returns the mask (rows, columns) bool of the pixels at or above the threshold.
@@ -112,8 +114,8 @@ def enlarge(shares: Shares, pixel_map: CoordinateMap, *, rows: int, columns: int
     threshold      share (0..255) from which a pixel is inside
     """
     mask = np.empty((rows, columns), bool)
-    across = _linear(columns, pixel_map.column_scale, pixel_map.column_offset, shares.shape[1])
-    down = _linear(rows, pixel_map.row_scale, pixel_map.row_offset, shares.shape[0])
+    across = _linear(columns, cells_to_image.column_scale, cells_to_image.column_offset, shares.shape[1])
+    down = _linear(rows, cells_to_image.row_scale, cells_to_image.row_offset, shares.shape[0])
     wide = _mixed(shares.T.astype(np.float32), across).T
     for start in range(0, rows, _BLOCK_ROWS):  # the whole as float32 would take four times the image
         part = slice(start, start + _BLOCK_ROWS)
@@ -121,10 +123,10 @@ def enlarge(shares: Shares, pixel_map: CoordinateMap, *, rows: int, columns: int
     return mask
 
 
-Weights = tuple[NDArray[Any], ...]
+InterpolationWeights = tuple[NDArray[Any], ...]
 
 
-def _linear(count: int, scale: float, offset: float, size: int) -> Weights:
+def _linear(count: int, scale: float, offset: float, size: int) -> InterpolationWeights:
     """Return weights for the linear interpolation of cells at the centres of `count` pixels.
 
     The three arrays (count,) are the index of the cell before, the index of the cell after, and the weight of the cell
@@ -135,7 +137,7 @@ def _linear(count: int, scale: float, offset: float, size: int) -> Weights:
     return before, np.minimum(before + 1, size - 1), (positions - before).astype(np.float32)
 
 
-def _mixed(values: NDArray[np.float32], weights: Weights) -> NDArray[np.float32]:
+def _mixed(values: NDArray[np.float32], weights: InterpolationWeights) -> NDArray[np.float32]:
     before, behind, share = weights
     mixed: NDArray[np.float32] = values[before] + (values[behind] - values[before]) * share[:, None]
     return mixed
@@ -166,7 +168,7 @@ _WAYS: Final[Mapping[int, tuple[tuple[int, int], ...]]] = {
 Point = tuple[float, float]
 
 
-def outlines(shares: Shares, pixel_map: CoordinateMap, *, threshold: int) -> tuple[tuple[Point, ...], ...]:
+def outlines(shares: Shares, cells_to_image: CoordinateMap, *, threshold: int) -> tuple[tuple[Point, ...], ...]:
     """Return closed polygons around the cells whose share reaches a threshold.
 
     Each polygon is a list of points (x, y) in pixels of the image, found by marching squares (Lorensen and Cline 1987).
@@ -185,7 +187,7 @@ def outlines(shares: Shares, pixel_map: CoordinateMap, *, threshold: int) -> tup
     for row, column, one in zip(*(part.tolist() for part in (*positions, case[positions])), strict=True):
         for begin, end in _WAYS[one]:
             following[_crossing(values, level, row, column, begin)] = _crossing(values, level, row, column, end)
-    return tuple(tuple(_in_image(point, pixel_map) for point in loop) for loop in _loops(following))
+    return tuple(tuple(_in_image(point, cells_to_image) for point in loop) for loop in _loops(following))
 
 
 def _crossing(field: Sequence[Sequence[float]], level: float, row: int, column: int, side: int) -> Point:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fieldray.domain.image import CoordinateMap, Image, ImageHeader, ImageRef
 from fieldray.domain.lungs import LungFields
-from fieldray.domain.mask import cell_edges, overlaps
+from fieldray.domain.mask import cell_edges, interval_overlaps
 from fieldray.domain.model import HeaderRules, InputSpec
 from fieldray.domain.purpose import header_says_frontal_chest
 from fieldray.errors import Unreadable, UnsuitableImage, UsageProblem
@@ -79,7 +79,7 @@ def lung_share_grid(lungs: LungFields, pixel_map: CoordinateMap, *, input_size: 
     down, across = cell_edges(cells, (LUNG_GRID_SIDE, LUNG_GRID_SIDE))
     mask = lungs.whole_mask
     lung_down, lung_across = cell_edges(lungs.cells_to_image, mask.shape)
-    inside = overlaps(down, lung_down) @ mask.astype(np.float64) @ overlaps(across, lung_across).T
+    inside = interval_overlaps(down, lung_down) @ mask.astype(np.float64) @ interval_overlaps(across, lung_across).T
     shares = np.rint(255 * inside / (cells.row_scale * cells.column_scale)).clip(0, 255)
     return np.asarray(shares, np.uint8)
 

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.mask import overlaps
+from fieldray.domain.mask import interval_overlaps
 from fieldray_adapt.networks.specification import Weights
 
 EngineName = Literal["auto", "tensorflow", "torch"]
@@ -101,4 +101,4 @@ def averaging_matrix(size: int, count: int) -> NDArray[np.float64]:
     A value on the border of two sections counts in both, in proportion. So the averages are exact for any two sizes.
     """
     edges, values = np.arange(count + 1) * size / count, np.arange(size + 1.0)
-    return overlaps(edges, values) * count / size
+    return interval_overlaps(edges, values) * count / size

@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 from scipy import ndimage
 
 from fieldray.domain.image import CoordinateMap
-from fieldray.domain.mask import cell_edges, components, enlarge, outlines, overlaps
+from fieldray.domain.mask import cell_edges, components, enlarge, interval_overlaps, outlines
 
 ONE = CoordinateMap(1.0, 0.0, 1.0, 0.0)
 
@@ -37,7 +37,7 @@ def _pairs(length: int) -> tuple[tuple[int, int], tuple[int, int]]:
 
 def test_overlap_of_intervals() -> None:
     # [0, 2), [2, 5) against [1, 3), [3, 10)
-    shared = overlaps(np.array([0.0, 2, 5]), np.array([1.0, 3, 10]))
+    shared = interval_overlaps(np.array([0.0, 2, 5]), np.array([1.0, 3, 10]))
     assert shared.tolist() == [[1.0, 0.0], [1.0, 2.0]]
 
 
