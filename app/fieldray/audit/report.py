@@ -519,8 +519,8 @@ def _step(
     both  the units with the condition and those without, as `_by_truth` returns them
     """
     (edge, low, high), ((positives, many), (negatives, others)) = zone, both
-    hits = wilson_share(len(positives) - int(np.searchsorted(positives, edge)), len(positives), number=many)
-    spared = wilson_share(int(np.searchsorted(negatives, edge)), len(negatives), number=others)
+    hits = wilson_share(len(positives) - int(np.searchsorted(positives, edge)), len(positives), effective_count=many)
+    spared = wilson_share(int(np.searchsorted(negatives, edge)), len(negatives), effective_count=others)
     ppv, npv = predictive_values(hits, spared, prevalence=prevalence)
     detected = UNITS_OF_PLAN * prevalence * hits.value
     referred = detected + UNITS_OF_PLAN * (1 - prevalence) * complement_share(spared).value

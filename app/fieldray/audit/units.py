@@ -25,7 +25,7 @@ from fieldray.domain.finding import (
     reason_of,
 )
 from fieldray.domain.image import ImageHeader, patient_id_if_usable
-from fieldray.domain.metrics import Referral, Scores, Truth, Unit, logit
+from fieldray.domain.metrics import ReferralRule, Scores, Truth, Unit, logit
 from fieldray.domain.model import Calibration, OperatingPoint
 from fieldray.domain.run import StoredResult
 from fieldray.reasons import Reason
@@ -119,7 +119,7 @@ class CountingRule:
     """
 
     unit: Unit = "image"
-    refers: Referral = "above"
+    refers: ReferralRule = "above"
 
     def group_into_units(self, cases: Iterable[Case]) -> list[Case]:
         """Group the images into units.

@@ -54,7 +54,7 @@ Scores = NDArray[np.float64]
 Truth = NDArray[np.bool_]
 Unit = Literal["image", "exam", "patient"]  # the unit that figures count
 COUNTING_UNITS: Final[tuple[Unit, ...]] = get_args(Unit)
-Referral = Literal["above", "unsure"]  # referred at or above the threshold, or already in the uncertain zone
+ReferralRule = Literal["above", "unsure"]  # referred at or above the threshold, or already in the uncertain zone
 
 _SMALLEST: Final = 1e-7
 
@@ -97,7 +97,7 @@ def threshold_for_specificity(scores: Scores, truth: Truth, *, wanted: float) ->
     return float((lowest + above.min(initial=1.0)) / 2)
 
 
-def threshold_for_balance(scores: Scores, truth: Truth, *, groups: NDArray[np.str_] | None = None) -> float:
+def threshold_for_youden_index(scores: Scores, truth: Truth, *, groups: NDArray[np.str_] | None = None) -> float:
     """Return the threshold with the largest sensitivity + specificity (Youden's index).
 
     If several thresholds share the largest sum, the middle threshold is returned.
@@ -184,21 +184,21 @@ def share_of_hits(hits: NDArray[np.bool_], *, patients: Sequence[str]) -> Share:
     """
     if not len(hits):
         raise ValueError("a share needs images")
-    return wilson_share(int(hits.sum()), len(hits), number=effective_image_count(patients))
+    return wilson_share(int(hits.sum()), len(hits), effective_count=effective_image_count(patients))
 
 
-def wilson_share(count: int, of: int, *, number: float) -> Share:
-    """Return the share `count` / `of` with Wilson's 95 % interval.
+def wilson_share(count: int, image_count: int, *, effective_count: float) -> Share:
+    """Return the share `count` / `image_count` with Wilson's 95 % interval.
 
-    count, of  number of images with a property, and number of all images; `of` must be 1 or more
+    count, of  number of images with a property, and number of all images; `image_count` must be 1 or more
     number     the effective number of images (see `effective_image_count`), which decides the width of the interval
     """
-    value, shrink = count / of, 1 + _Z**2 / number
-    middle = (value + _Z**2 / (2 * number)) / shrink
-    half = _Z / shrink * math.sqrt(value * (1 - value) / number + _Z**2 / (4 * number**2))
+    value, shrink = count / image_count, 1 + _Z**2 / effective_count
+    middle = (value + _Z**2 / (2 * effective_count)) / shrink
+    half = _Z / shrink * math.sqrt(value * (1 - value) / effective_count + _Z**2 / (4 * effective_count**2))
     # The interval contains the value. The bounds only correct rounding errors.
     low, high = min(max(middle - half, 0.0), value), max(min(middle + half, 1.0), value)
-    return Share(count=count, of=of, value=value, low=low, high=high)
+    return Share(count=count, of=image_count, value=value, low=low, high=high)
 
 
 def share_difference(

@@ -23,7 +23,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from fieldray.domain.metrics import Referral, Unit
+from fieldray.domain.metrics import ReferralRule, Unit
 from fieldray.domain.model import LOCAL_POINT_PREFIX, Estimate, Model, OperatingPoint
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.persistence import exclusive_writer, make_folder, require_regular_file, storage_problem, write_atomically
@@ -78,7 +78,7 @@ class SitePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     chosen_by: _Text
     chosen_on: Annotated[str, Meta(pattern=r"^\d{4}-\d{2}-\d{2}$")]
     counted: Unit = "image"
-    refers: Referral = "above"
+    refers: ReferralRule = "above"
 
     @property
     def key(self) -> tuple[str, str, str]:

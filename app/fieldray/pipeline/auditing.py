@@ -38,7 +38,7 @@ from fieldray.audit.report import (
 from fieldray.audit.units import Case, CountingRule, make_cases
 from fieldray.domain.finding import ScreenedOutcome
 from fieldray.domain.image import ImageRef
-from fieldray.domain.metrics import Referral, Unit
+from fieldray.domain.metrics import ReferralRule, Unit
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.run import PackOfRun, StoredResult, pack_of_run
 from fieldray.errors import UsageProblem
@@ -79,7 +79,7 @@ class AuditRequest:
     columns: Mapping[str, str] = field(default_factory=dict)
     label: str | None = None
     unit: Unit | None = None
-    referral_rule: Referral = "above"
+    referral_rule: ReferralRule = "above"
     prevalence: float | None = None
     goal: ProposalGoal = field(default_factory=ProposalGoal)
     prices: Prices | None = None

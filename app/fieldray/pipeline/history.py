@@ -350,7 +350,7 @@ def _of_pack(
     judged = sum(answers[choice] for choice, value in VERDICT_VALUES.items() if value.confirms is not None)
     if judged:
         agreed = sum(answers[choice] for choice, value in VERDICT_VALUES.items() if value.confirms)
-        share = format_percent(translator, wilson_share(agreed, judged, number=judged).estimate)
+        share = format_percent(translator, wilson_share(agreed, judged, effective_count=judged).estimate)
         said = text("Readers agreed with {share} of {judged} results that have a verdict.", judged=judged, share=share)
         bias = text(
             "Readers saw the result before the readers gave a verdict, so agreement is overestimated (automation bias)."

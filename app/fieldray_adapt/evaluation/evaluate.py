@@ -277,7 +277,7 @@ def choose_operating_point(point: OperatingPointChoice, *, label: str, validatio
         _require_both_classes(sources, label=label)
     if point.rule == "balance":
         groups = validation.sources if point.each_source else None
-        threshold = metrics.threshold_for_balance(validation.scores, validation.truth, groups=groups)
+        threshold = metrics.threshold_for_youden_index(validation.scores, validation.truth, groups=groups)
     else:
         threshold = min(
             metrics.threshold_for_sensitivity(images.scores, images.truth, wanted=point.sensitivity)

@@ -24,7 +24,7 @@ from fieldray.audit.units import Case, CountingRule
 from fieldray.domain import metrics
 from fieldray.domain.finding import Category
 from fieldray.domain.image import ImageHeader
-from fieldray.domain.metrics import COUNTING_UNITS, Referral, Unit
+from fieldray.domain.metrics import COUNTING_UNITS, ReferralRule, Unit
 from fieldray.reasons import reason
 from outcomes import POINT
 
@@ -160,7 +160,7 @@ def test_uncertain_units_are_a_column_with_a_price_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("refers", ["above", "unsure"])
-def test_an_aim_that_no_threshold_reaches_is_reported(refers: Referral) -> None:
+def test_an_aim_that_no_threshold_reaches_is_reported(refers: ReferralRule) -> None:
     cases = [image(n, None, True, "refused") for n in range(3)] + [image(9, 0.7, True, "abnormal")]
     cases += [image(20 + n, 0.2, False, "read_first") for n in range(3)] + [image(30, 0.1, False, "normal")]
     rule = CountingRule(refers=refers)

@@ -38,7 +38,7 @@ def test_thresholds_reach_the_wanted_sensitivity_or_specificity() -> None:
     found = metrics.specificity_at_sensitivity(SCORES, TRUTH, wanted=0.95, patients=ONE_EACH)
     assert found.value == pytest.approx(1 / 3)
     # Youden: at 0.65 sensitivity 2/3 and specificity 1
-    assert metrics.threshold_for_balance(SCORES, TRUTH) == pytest.approx(0.65)
+    assert metrics.threshold_for_youden_index(SCORES, TRUTH) == pytest.approx(0.65)
     assert math.isnan(auc(SCORES, np.ones(6, bool)))
 
 
@@ -47,9 +47,9 @@ def test_a_balanced_threshold_holds_at_the_worst_of_several_hospitals() -> None:
     scores = np.array([0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9, 0.3, 0.65, 0.75, 0.9])
     truth = np.array([False] * 4 + [True] * 4 + [False, False, True, True])
     hospitals = np.array(["large"] * 8 + ["small"] * 4)
-    assert metrics.threshold_for_balance(scores[:8], truth[:8]) == pytest.approx(0.5)
+    assert metrics.threshold_for_youden_index(scores[:8], truth[:8]) == pytest.approx(0.5)
     # between 0.65 and 0.7 the small one's sum is 2 and the large one's 1.75; at 0.5 they are 1.5 and 2
-    assert metrics.threshold_for_balance(scores, truth, groups=hospitals) == pytest.approx(0.675)
+    assert metrics.threshold_for_youden_index(scores, truth, groups=hospitals) == pytest.approx(0.675)
 
 
 def test_calibration_recovers_the_true_probability() -> None:
@@ -93,7 +93,7 @@ def test_figures_equal_those_of_scikit_learn() -> None:
             expected = 1 - false_positive[true_positive >= wanted - 1e-9].min()
             found = metrics.specificity_at_sensitivity(scores, truth, wanted=wanted, patients=people)
             assert found.value == pytest.approx(expected)
-        best = metrics.threshold_for_balance(scores, truth)
+        best = metrics.threshold_for_youden_index(scores, truth)
         assert sum(_shares(scores, truth, best)) == pytest.approx(1 + (true_positive - false_positive).max())
 
 
