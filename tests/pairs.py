@@ -21,7 +21,7 @@ from fieldray.domain.comparison import (
 )
 from fieldray.domain.finding import Outcome
 from fieldray.domain.image import Box, CoordinateMap
-from fieldray.domain.prior import PairRecord
+from fieldray.domain.prior import ComparisonRecord
 from fieldray.imaging.synthetic import chest_phantom, lung_mask
 from fieldray.reasons import Reason
 
@@ -86,7 +86,7 @@ def pair_comparison(
     return PairComparison(prior=image, current=image, aligned_pair=aligned)
 
 
-def compared_with(outcome: Outcome, **changes: object) -> PairRecord:
+def compared_with(outcome: Outcome, **changes: object) -> ComparisonRecord:
     """Return the record of an image and its prior for reports, with two regions of difference."""
     prior = replace(
         outcome.ref.header,
@@ -111,4 +111,4 @@ def compared_with(outcome: Outcome, **changes: object) -> PairRecord:
             ChangeRegion(box=box, area_px=900, strength=-4.0),
         ),
     }
-    return PairRecord(**{**values, **changes})  # type: ignore[arg-type]
+    return ComparisonRecord(**{**values, **changes})  # type: ignore[arg-type]

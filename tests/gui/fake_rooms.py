@@ -23,7 +23,7 @@ from fieldray.domain.comparison import (
 from fieldray.domain.finding import FailedOutcome, Finding, ImageFacts, Outcome, RefusedOutcome, ScreenedOutcome, decide
 from fieldray.domain.image import CoordinateMap, Image, ImageHeader, ImageRef
 from fieldray.domain.model import Estimate, HeaderRules, InputSpec, Label, Manifest, Model, OutputRoles
-from fieldray.domain.prior import Prior, StoredPriors
+from fieldray.domain.prior import PriorImage, StoredPriorImages
 from fieldray.domain.run import (
     BackendChanged,
     ImageDone,
@@ -469,7 +469,7 @@ class FakePriors:
     def __post_init__(self) -> None:
         self.may_compare.set()
 
-    def stored_priors(self, current: Outcome, *, run_id: int | None) -> StoredPriors:
+    def stored_priors(self, current: Outcome, *, run_id: int | None) -> StoredPriorImages:
         if self.problem is not None:
             raise self.problem
         return PriorFinder(self.database, system_comparer_factory(Settings())).stored_priors(current, run_id=run_id)
@@ -480,7 +480,7 @@ class FakePriors:
         return self.files[path]
 
     def compare(
-        self, prior: Prior, current: Outcome, *, is_wanted: Callable[[], bool] = lambda: True
+        self, prior: PriorImage, current: Outcome, *, is_wanted: Callable[[], bool] = lambda: True
     ) -> PairComparison:
         before = self.cancelled
         self.compared.append((prior.outcome.ref, current.ref))

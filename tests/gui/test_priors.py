@@ -436,7 +436,7 @@ def test_opening_another_image_cancels_a_running_comparison(desk: Desk, comparin
     desk.until(lambda: comparing.overlays is not None)
     assert desk.rooms.priors.cancelled >= 1
     assert comparing.prior.outcome.ref == desk.rooms.outcomes[2].ref
-    assert [record.current for record in comparing.comparison_records()] == [
+    assert [record.current_sha256 for record in comparing.comparison_records()] == [
         desk.rooms.outcomes[1].facts.content_sha256
     ]
 
@@ -477,9 +477,9 @@ def test_reports_get_the_compared_priors(desk: Desk, comparing: ComparisonContro
     press(desk, Key.Key_E)
     compared(desk)
     (record,) = comparing.comparison_records()
-    assert record.current == desk.rooms.outcomes[0].facts.content_sha256
-    assert record.prior.study_date == "20210205"
-    assert record.prior.patient_name == ""
+    assert record.current_sha256 == desk.rooms.outcomes[0].facts.content_sha256
+    assert record.prior_header.study_date == "20210205"
+    assert record.prior_header.patient_name == ""
     assert (record.similarity, len(record.regions), record.not_comparable_reason) == (0.83, 2, None)
     desk.bench.start_export(Path("/out"))
     desk.until(lambda: bool(desk.rooms.exported))

@@ -22,10 +22,10 @@ from fieldray.domain.comparison import ImageOfPair, PairComparison
 from fieldray.domain.finding import Outcome
 from fieldray.domain.patient import match_patients
 from fieldray.domain.prior import (
-    PairRecord,
-    Prior,
-    StoredPriors,
-    pair_record,
+    ComparisonRecord,
+    PriorImage,
+    StoredPriorImages,
+    comparison_record,
     prior_from,
     prior_warnings,
     priors_of,
@@ -57,13 +57,13 @@ class ComparisonController(QObject):
         self._listed: tuple[WorkListRow, ...] = ()
         self._gone, self._before, self._chosen_files = 0, tuple[StoredResult, ...](), tuple[Outcome, ...]()
         self._wanted: object | None = None  # identifies the running comparison
-        self._records: dict[tuple[str, int, str, int, str], PairRecord] = {}
-        self.question: Prior | None = None  # an image of another patient, about which a person is asked
+        self._records: dict[tuple[str, int, str, int, str], ComparisonRecord] = {}
+        self.question: PriorImage | None = None  # an image of another patient, about which a person is asked
         self.is_on = False
         self.is_searching = False
         self.is_running = False
-        self.priors: tuple[Prior, ...] = ()
-        self.prior: Prior | None = None
+        self.priors: tuple[PriorImage, ...] = ()
+        self.prior: PriorImage | None = None
         self.comparison: PairComparison | None = None
         self.overlays: ImageOverlays | None = None
         self.problem: Reason | None = None
@@ -96,7 +96,7 @@ class ComparisonController(QObject):
         """Start comparing images, or stop if comparing is on."""
         (self.stop if self.is_on else self.start)()
 
-    def compare_with_prior(self, prior: Prior) -> None:
+    def compare_with_prior(self, prior: PriorImage) -> None:
         """Start comparing the current image with a prior image."""
         self.is_on = True
         self._drop()
@@ -134,7 +134,7 @@ class ComparisonController(QObject):
             work, channel=_FILE, newest_only=True, done=lambda found: self._has_read_file(row, *found)
         )
 
-    def answer(self, question: Prior, *, is_confirmed: bool) -> None:
+    def answer(self, question: PriorImage, *, is_confirmed: bool) -> None:
         """Handle a person's answer to the question whether to compare with an image of another patient.
 
         question      the image of the question
@@ -194,7 +194,7 @@ class ComparisonController(QObject):
         lead = pair.prior_position if to_prior else pair.current_position
         return lambda point: lead(point[1], point[0])[::-1]
 
-    def comparison_records(self) -> tuple[PairRecord, ...]:
+    def comparison_records(self) -> tuple[ComparisonRecord, ...]:
         """Return all comparisons made in this window, for reports."""
         return tuple(self._records.values())
 
@@ -237,7 +237,7 @@ class ComparisonController(QObject):
             failed=self._not_found,
         )
 
-    def _has_found(self, run_id: int | None, stored: StoredPriors) -> None:
+    def _has_found(self, run_id: int | None, stored: StoredPriorImages) -> None:
         listed = (self._rows.row_of(image) for image in stored.images if image.run_id == run_id)
         row = self.image.row
         self._listed = (*self._listed, *((one.row_of_pack(row.position) if row else None) or one for one in listed))
@@ -286,7 +286,7 @@ class ComparisonController(QObject):
         else:
             self._add_file(prior)
 
-    def _put(self, question: Prior | None) -> None:
+    def _put(self, question: PriorImage | None) -> None:
         """Ask a person whether to compare with an image of another patient.
 
         question  the image of another patient; None withdraws the question
@@ -294,12 +294,12 @@ class ComparisonController(QObject):
         self.question = question
         self.question_changed.emit()
 
-    def _add_file(self, prior: Prior) -> None:
+    def _add_file(self, prior: PriorImage) -> None:
         self._chosen_files = (*self._chosen_files, prior.outcome)
         self.priors = (*self.priors, prior)
         self.compare_with_prior(prior)
 
-    def _row_of(self, prior: Prior) -> WorkListRow:
+    def _row_of(self, prior: PriorImage) -> WorkListRow:
         """Return the work-list row of a prior image. An image that is not listed gets a new row."""
         listed = next((row for row in self._listed if row.outcome is prior.outcome), None)
         if listed is not None:
@@ -367,18 +367,20 @@ class ComparisonController(QObject):
         )
 
     def _has_compared(
-        self, prior: Prior, row: WorkListRow, comparison: PairComparison, laid: ImageOverlays | None
+        self, prior: PriorImage, row: WorkListRow, comparison: PairComparison, laid: ImageOverlays | None
     ) -> None:
         self.comparison, self.overlays, self.is_running = comparison, laid, False
         self.problem = comparison.problem.reason if comparison.problem else None
-        self._keep(pair_record(prior, row.outcome, comparison))
+        self._keep(comparison_record(prior, row.outcome, comparison))
         self.changed.emit()
 
     def _not_compared(self, error: FieldrayError) -> None:
         self.is_running, self.problem = False, error.reason
         self.changed.emit()
 
-    def _keep(self, record: PairRecord) -> None:
-        header = record.prior
+    def _keep(self, record: ComparisonRecord) -> None:
+        header = record.prior_header
         which = f"{header.sop_instance_uid} {header.study_date} {header.study_time}"
-        self._records[record.current, record.current_frame, which, record.prior_frame, header.patient_id] = record
+        self._records[record.current_sha256, record.current_frame, which, record.prior_frame, header.patient_id] = (
+            record
+        )

@@ -49,7 +49,7 @@ from fieldray.desktop.widgets import (
     question_box,
 )
 from fieldray.desktop.worklist import MIN_WIDTH, NARROW_WIDTH, WorkList
-from fieldray.domain.prior import Prior
+from fieldray.domain.prior import PriorImage
 from fieldray.domain.run import VerdictChoice
 from fieldray.packs.cards import split_card
 from fieldray.reasons import reason
@@ -82,7 +82,7 @@ class MainWindow(QMainWindow):
         super().__init__()
         self._held_keys = HeldKeys()
         self._bench, self._translator = controller, translator
-        self._asked: PackQuestion | Prior | IntentQuestion | None = None
+        self._asked: PackQuestion | PriorImage | IntentQuestion | None = None
         self._box: QDialog | None = None
         self._may_close = self._gave_room = False
         self._list_width = 0  # width of the list before it was hidden
@@ -328,7 +328,7 @@ class MainWindow(QMainWindow):
         match question:
             case PackQuestion():
                 self._box = PackDialog(question, bench.packs, self._translator, self)
-            case Prior():
+            case PriorImage():
                 self._box = prior_question_box(self, question, bench.comparing, self._translator)
             case IntentQuestion(kind="pack"):
                 self.welcome.scroll_to_top()

@@ -30,7 +30,7 @@ from fieldray.desktop.widgets import (
 )
 from fieldray.desktop.worklist_rows import WorkListRow, result_text
 from fieldray.domain.finding import ScreenedOutcome
-from fieldray.domain.prior import Prior, PriorOrigin, prior_warnings
+from fieldray.domain.prior import PriorImage, PriorOrigin, prior_warnings
 from fieldray.formatting import (
     file_name,
     format_number,
@@ -124,7 +124,7 @@ class PriorCard(QWidget):
         if comparing.prior in comparing.priors:
             box.setCurrentIndex(comparing.priors.index(comparing.prior))
 
-    def _name(self, prior: Prior, row: WorkListRow) -> str:
+    def _name(self, prior: PriorImage, row: WorkListRow) -> str:
         text = self._translator.text
         origins: dict[PriorOrigin, str] = {
             "run": text("this run"),
@@ -233,7 +233,7 @@ def _packs_differ(row: WorkListRow, second_row: WorkListRow) -> bool:
 
 
 def prior_question_box(
-    parent: QWidget, question: Prior, comparing: ComparisonController, translator: Translator
+    parent: QWidget, question: PriorImage, comparing: ComparisonController, translator: Translator
 ) -> QMessageBox:
     """Return the dialog that asks whether to compare with an image of another patient.
 

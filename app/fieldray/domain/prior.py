@@ -41,7 +41,7 @@ class TimeGap:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Prior:
+class PriorImage:
     """An image that can be compared with the current image, usually an earlier image of the patient.
 
     outcome        the outcome of the image; for a file that a person chose, the result of `unscreened_outcome`
@@ -62,7 +62,7 @@ class Prior:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class StoredPriors:
+class StoredPriorImages:
     """The prior images of a patient in the results database.
 
     images              prior images, one entry per image. An image of another run is listed only if its file still
@@ -75,7 +75,7 @@ class StoredPriors:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PairRecord:
+class ComparisonRecord:
     """The record of a person's comparison of the current image with a prior image, for reports.
 
     current, current_frame  SHA-256 (hex) of the current image's file, and number of the frame
@@ -88,9 +88,9 @@ class PairRecord:
     regions                 regions whose difference exceeds the noise
     """
 
-    current: str
+    current_sha256: str
     current_frame: int
-    prior: ImageHeader
+    prior_header: ImageHeader
     has_dicom_prior: bool
     prior_frame: int
     order: TimeOrder
@@ -167,7 +167,7 @@ def is_same_image(one: Outcome, other: Outcome) -> bool:
     return first.header.sop_instance_uid == second.header.sop_instance_uid != "" and not (all(contents) and differs)
 
 
-def priors_of(current: Outcome, candidates: Iterable[tuple[PriorOrigin, Outcome]]) -> tuple[Prior, ...]:
+def priors_of(current: Outcome, candidates: Iterable[tuple[PriorOrigin, Outcome]]) -> tuple[PriorImage, ...]:
     """Return the prior images of the current image's patient, the most useful first.
 
     Images that are known to be earlier come first, then images of unknown date or time. In both groups newer days come
@@ -176,7 +176,7 @@ def priors_of(current: Outcome, candidates: Iterable[tuple[PriorOrigin, Outcome]
 
     candidates  images that may be priors, with their origin
     """
-    found: list[Prior] = []
+    found: list[PriorImage] = []
     for origin, outcome in candidates:
         prior = prior_from(outcome, current, origin)
         is_own_study = outcome.ref.header.study_instance_uid == current.ref.header.study_instance_uid != ""
@@ -188,15 +188,15 @@ def priors_of(current: Outcome, candidates: Iterable[tuple[PriorOrigin, Outcome]
     return tuple(sorted(found, key=_usefulness))
 
 
-def prior_from(outcome: Outcome, current: Outcome, origin: PriorOrigin) -> Prior:
+def prior_from(outcome: Outcome, current: Outcome, origin: PriorOrigin) -> PriorImage:
     """Return an outcome as a `Prior` of the current image, with the comparison of patients and the order in time."""
     header, own = outcome.ref.header, current.ref.header
-    return Prior(
+    return PriorImage(
         outcome=outcome, origin=origin, patient_match=match_patients(header, own), order=time_order(header, own)
     )
 
 
-def prior_warnings(prior: Prior, current: Outcome) -> Sequence[Reason]:
+def prior_warnings(prior: PriorImage, current: Outcome) -> Sequence[Reason]:
     """Return the warnings to show when a prior image is compared with the current image."""
     is_same = is_same_image(prior.outcome, current)
     said = [reason("prior_same_image")] if is_same else []
@@ -207,7 +207,7 @@ def prior_warnings(prior: Prior, current: Outcome) -> Sequence[Reason]:
     return said
 
 
-def pair_warnings(pair: PairRecord) -> Sequence[Reason]:
+def pair_warnings(pair: ComparisonRecord) -> Sequence[Reason]:
     """Return warnings about two compared images: whether both are of one patient, and which was made first."""
     return _doubts(pair.patient_match, pair.order)
 
@@ -223,13 +223,13 @@ def is_lateral(header: ImageHeader) -> bool:
     return "LATERAL" in views_of(header.view)
 
 
-def pair_record(prior: Prior, current: Outcome, comparison: PairComparison) -> PairRecord:
+def comparison_record(prior: PriorImage, current: Outcome, comparison: PairComparison) -> ComparisonRecord:
     """Return the record of a comparison of two images, for reports."""
     aligned, problem, ref = comparison.aligned_pair, comparison.problem, prior.outcome.ref
-    return PairRecord(
-        current=current.facts.content_sha256,
+    return ComparisonRecord(
+        current_sha256=current.facts.content_sha256,
         current_frame=current.ref.frame,
-        prior=replace(prior.header, patient_name=""),
+        prior_header=replace(prior.header, patient_name=""),
         has_dicom_prior=ref.kind == "dicom",
         prior_frame=ref.frame,
         order=prior.order,
@@ -240,7 +240,7 @@ def pair_record(prior: Prior, current: Outcome, comparison: PairComparison) -> P
     )
 
 
-def _usefulness(prior: Prior) -> tuple[bool, int, bool, int]:
+def _usefulness(prior: PriorImage) -> tuple[bool, int, bool, int]:
     header = prior.header
     day, minute = parse_dicom_date(header.study_date), _minute(header.study_time)
     return prior.order != "earlier", -(day.toordinal() if day else 0), is_lateral(header), -(minute or 0)

@@ -29,7 +29,14 @@ from fieldray.domain.lungs import LungFields
 from fieldray.domain.mask import Mask
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.patient import match_patients
-from fieldray.domain.prior import Prior, StoredPriors, prior_from, prior_warnings, priors_of, unscreened_outcome
+from fieldray.domain.prior import (
+    PriorImage,
+    StoredPriorImages,
+    prior_from,
+    prior_warnings,
+    priors_of,
+    unscreened_outcome,
+)
 from fieldray.errors import (
     Cancelled,
     EnvironmentProblem,
@@ -306,7 +313,7 @@ class PriorFinder:
         self._lock, self._working = threading.Lock(), threading.Lock()
         self._is_closed = False
 
-    def stored_priors(self, current: Outcome, *, run_id: int | None = None) -> StoredPriors:
+    def stored_priors(self, current: Outcome, *, run_id: int | None = None) -> StoredPriorImages:
         """Return the stored prior images of a patient, from all runs. Raises StorageProblem.
 
         current  the outcome of the current image. Without a usable Patient ID there are no prior images
@@ -314,14 +321,14 @@ class PriorFinder:
         """
         header = current.ref.header
         if match_patients(header, header) == "unknown":  # a placeholder such as ANON may be the ID of half an archive
-            return StoredPriors()
+            return StoredPriorImages()
         with HistoryQuery(self._database) as query:
             images = query.images_of_patient(header.patient_id, run_id=run_id)
         by_outcome = {id(image.results[0].outcome): image for image in images}
         found = priors_of(current, (("history", image.results[0].outcome) for image in images))
         priors = [by_outcome[id(prior.outcome)] for prior in found]
         there = tuple(one for one in priors if one.run_id == run_id or os.path.lexists(one.ref.path))
-        return StoredPriors(images=there, missing_file_count=len(priors) - len(there))
+        return StoredPriorImages(images=there, missing_file_count=len(priors) - len(there))
 
     def read(self, path: Path, current: Outcome) -> Outcome:
         """Read a file that a person chose as prior image, and screen it with the current image's pack.
@@ -347,7 +354,7 @@ class PriorFinder:
         return unscreened_outcome(ref) if found is None or isinstance(found, FailedOutcome) else found
 
     def compare(
-        self, prior: Prior, current: Outcome, *, is_wanted: Callable[[], bool] = lambda: True
+        self, prior: PriorImage, current: Outcome, *, is_wanted: Callable[[], bool] = lambda: True
     ) -> PairComparison:
         """Compare a prior image with the current image.
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from fieldray.domain.finding import FailedOutcome, Outcome, ScreenedOutcome
 from fieldray.domain.image import ShownImage
 from fieldray.domain.model import Manifest, Model
-from fieldray.domain.prior import PairRecord
+from fieldray.domain.prior import ComparisonRecord
 from fieldray.domain.run import PackOfRun, PackSpec, ProgressHandler, Run, RunSpec, StoredResult, pack_of_run
 from fieldray.errors import FieldrayError, InputProblem, StorageProblem, UsageProblem
 from fieldray.paths import data_folder
@@ -382,7 +382,7 @@ class ExportCall:
     names_people: bool
     decimal_comma: bool
     reader: str
-    pairs: tuple[PairRecord, ...]
+    pairs: tuple[ComparisonRecord, ...]
     packs: tuple[Model, ...]
     settings: Mapping[str, Value]
 

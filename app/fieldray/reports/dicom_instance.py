@@ -25,7 +25,7 @@ from pydicom.uid import UID, ExplicitVRLittleEndian
 
 from fieldray.domain.finding import ScreenedOutcome
 from fieldray.domain.image import ImageHeader, ImageRef
-from fieldray.domain.prior import PairRecord
+from fieldray.domain.prior import ComparisonRecord
 from fieldray.domain.run import StoredResult
 from fieldray.formatting import DICOM_DATE_PATTERN
 from fieldray.reports.exporter import DICOM_WRITER, StoredRun, header_for_report, image_alias
@@ -161,7 +161,7 @@ class ReportedImage:
         )
 
     @property
-    def prior_comparisons(self) -> tuple[PairRecord, ...]:
+    def prior_comparisons(self) -> tuple[ComparisonRecord, ...]:
         """The comparisons of this image with prior images that a person made."""
         return self.stored_run.options.pairs_with_current(self.outcome)
 

@@ -19,7 +19,7 @@ from fieldray.domain.comparison import ChangeRegion
 from fieldray.domain.finding import Decision, Finding, notes_of
 from fieldray.domain.image import FileKind, ImageRef
 from fieldray.domain.model import Estimate, Manifest, OperatingPoint
-from fieldray.domain.prior import PairRecord, pair_warnings
+from fieldray.domain.prior import ComparisonRecord, pair_warnings
 from fieldray.formatting import DICOM_DATE_PATTERN, category_label, class_lines
 from fieldray.plain_text import make_visible
 from fieldray.reasons import reason
@@ -322,16 +322,18 @@ _STUDY_DATE: Final = ("111060", "DCM", "Study Date")
 _MAX_REGIONS: Final = 50
 
 
-def prior_source(pair: PairRecord) -> DicomImageReference | None:
+def prior_source(pair: ComparisonRecord) -> DicomImageReference | None:
     """Return the reference to the prior image of a comparison; None if the prior's file has no valid UIDs."""
     kind: FileKind = "dicom" if pair.has_dicom_prior else "unknown"
-    return dicom_image_reference(ImageRef(path=Path("prior"), kind=kind, frame=pair.prior_frame, header=pair.prior))
+    return dicom_image_reference(
+        ImageRef(path=Path("prior"), kind=kind, frame=pair.prior_frame, header=pair.prior_header)
+    )
 
 
-def _pair_group(subject: ReportedImage, pair: PairRecord) -> Dataset:
+def _pair_group(subject: ReportedImage, pair: ComparisonRecord) -> Dataset:
     """Return the measurement group of a DICOM structured report for the comparison of an image with a prior image."""
-    prior, date = prior_source(pair), pair.prior.study_date
-    which = prior.sop_instance_uid if prior else (date, pair.prior.study_time)
+    prior, date = prior_source(pair), pair.prior_header.study_date
+    which = prior.sop_instance_uid if prior else (date, pair.prior_header.study_time)
     items = [
         *([image_item(SOURCE_OF_MEASUREMENT, subject.source)] if subject.source else []),
         *([image_item(_PRIOR, prior)] if prior else []),
@@ -343,7 +345,7 @@ def _pair_group(subject: ReportedImage, pair: PairRecord) -> Dataset:
     return measurement_group("comparison", tracking, items)
 
 
-def _figures(pair: PairRecord) -> list[Dataset]:
+def _figures(pair: ComparisonRecord) -> list[Dataset]:
     if pair.similarity is None:
         return []
     return [
@@ -356,8 +358,8 @@ def _figures(pair: PairRecord) -> list[Dataset]:
     ]
 
 
-def _pair_comments(pair: PairRecord) -> list[str]:
-    date = pair.prior.study_date or "unknown"
+def _pair_comments(pair: ComparisonRecord) -> list[str]:
+    date = pair.prior_header.study_date or "unknown"
     why = [f"The images are not comparable. {pair.not_comparable_reason.text}"] if pair.not_comparable_reason else []
     return [
         f"{NOTICE} {reason('compare_notice').text}",

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from fieldray.domain.finding import Category, Outcome
     from fieldray.domain.image import ImageHeader, ImageRef, ShownImage
     from fieldray.domain.model import Manifest
-    from fieldray.domain.prior import PairRecord
+    from fieldray.domain.prior import ComparisonRecord
     from fieldray.domain.run import PackSpec, Run, StoredResult, SupersededVerdict
 
     ImageResult = tuple[StoredResult, ShownImage | Reason]
@@ -58,12 +58,12 @@ class ReportOptions:
     names_people: bool = False
     decimal_comma: bool = False
     reader: str = ""
-    pairs: tuple[PairRecord, ...] = ()
+    pairs: tuple[ComparisonRecord, ...] = ()
 
-    def pairs_with_current(self, outcome: Outcome) -> tuple[PairRecord, ...]:
+    def pairs_with_current(self, outcome: Outcome) -> tuple[ComparisonRecord, ...]:
         """Return the comparisons in `pairs` in which the image of an outcome is the current image."""
         facts, frame = outcome.facts, outcome.ref.frame
-        known = (pair for pair in self.pairs if facts.content_sha256 and pair.current == facts.content_sha256)
+        known = (pair for pair in self.pairs if facts.content_sha256 and pair.current_sha256 == facts.content_sha256)
         return tuple(pair for pair in known if pair.current_frame == frame)
 
 

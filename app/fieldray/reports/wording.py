@@ -23,7 +23,7 @@ from fieldray.domain.finding import (
 )
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.model import OperatingPoint
-from fieldray.domain.prior import PairRecord, pair_warnings
+from fieldray.domain.prior import ComparisonRecord, pair_warnings
 from fieldray.domain.run import StoredResult, Verdict
 from fieldray.formatting import (
     DICOM_DATE_PATTERN,
@@ -405,17 +405,17 @@ class Wording:
         """Yield a line for each prior image that a person compared with the image: dates, names and results."""
         text, pairs = self.translator.text, self._stored.options.pairs_with_current(outcome)
         for pair in pairs:
-            uid = pair.prior.sop_instance_uid
+            uid = pair.prior_header.sop_instance_uid
             uid = uid if self._is_named else uid_alias(uid, key=self._stored.pseudonym_key)
-            day = self._day(pair.prior.study_date) or text("date not known")
-            between = image_interval_text(self.translator, pair.prior, outcome.ref.header)
+            day = self._day(pair.prior_header.study_date) or text("date not known")
+            between = image_interval_text(self.translator, pair.prior_header, outcome.ref.header)
             yield Field(text("Prior image"), _joined(day, between, shorten(uid)))
             warnings = (self.translator.reason(doubt) for doubt in pair_warnings(pair))
             yield Field(text("Comparison"), " ".join((*warnings, self._compared(pair))))
         if pairs:
             yield Field(text("Note"), comparison_notice(self.translator))
 
-    def _compared(self, pair: PairRecord) -> str:
+    def _compared(self, pair: ComparisonRecord) -> str:
         text = self.translator.text
         if pair.not_comparable_reason is not None or pair.similarity is None:
             why = self.translator.reason(pair.not_comparable_reason) if pair.not_comparable_reason else ""

@@ -15,7 +15,7 @@ import pytest
 from fieldray.domain.comparison import ComparisonProblem, PairComparison
 from fieldray.domain.finding import Outcome
 from fieldray.domain.image import ImageHeader, ImageRef
-from fieldray.domain.prior import Prior, prior_from
+from fieldray.domain.prior import PriorImage, prior_from
 from fieldray.errors import Cancelled, EnvironmentProblem, InputProblem, Unreadable, UsageProblem
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.pipeline.compare import ComparedPair, PairImage, PriorFinder
@@ -148,7 +148,7 @@ def test_a_chosen_file_without_an_image_is_refused_with_a_reason(tmp_path: Path,
         priors.read(tmp_path / "absent.dcm", current)
 
 
-def pair(folder: Path) -> tuple[Prior, Outcome]:
+def pair(folder: Path) -> tuple[PriorImage, Outcome]:
     current = image(folder, "current.dcm", "20240405")
     return prior_from(image(folder, "before.dcm", "20210205"), current, "history"), current
 

@@ -381,7 +381,7 @@ def test_a_pair_that_was_not_comparable_is_named_with_the_reason(one: ScreenedOu
 
 
 def test_a_prior_without_uids_is_named_by_its_day_alone(one: ScreenedOutcome, tmp_path: Path) -> None:
-    bare = replace(compared_with(one).prior, sop_instance_uid="", study_date="<b>")
+    bare = replace(compared_with(one).prior_header, sop_instance_uid="", study_date="<b>")
     (made,) = written(tmp_path, sr.EXPORTER, [one], pairs=(compared_with(one, prior=bare, has_dicom_prior=False),))
     items = last_group(made)
     assert len([item for item in items if item.ValueType == "IMAGE"]) == 1

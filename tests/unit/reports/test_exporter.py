@@ -138,7 +138,7 @@ def test_exports_without_names_replace_uids_except_in_dicom(
     text = pdf_text(file) if is_pdf else file.read_bytes().decode("utf-8", "replace")
     if is_named and is_pdf:  # this format names an image by its file
         header = ImageHeader()
-    image, study, prior = header.sop_instance_uid, header.study_instance_uid, pair.prior.sop_instance_uid
+    image, study, prior = header.sop_instance_uid, header.study_instance_uid, pair.prior_header.sop_instance_uid
     expected = [*([] if is_pdf else [study]), image, *([prior] if exporter.name in ("sr", "pdf-studies") else [])]
     shown, absent = [uid for uid in expected if uid], (image, study, header.series_instance_uid, prior)
     if not is_named and not is_dicom:
