@@ -322,7 +322,7 @@ def class_lines(translator: Translator, manifest: Manifest | None, point: Operat
     """
     lines = []
     for classes in class_distributions(manifest, point):
-        for truth, shares in classes.shares.items():
+        for truth, shares in classes.shares_by_truth.items():
             values: dict[str, str | int] = {
                 "count": next(iter(shares.values())).of,
                 "classes": ", ".join(

@@ -206,10 +206,10 @@ def pack_to_measure(library: PackLibrary) -> str:
 
 def describe_pack_candidate(candidate: PackCandidate) -> str:
     """Return a line that describes a pack to a user: the id for `--pack`, version, title and intended patients."""
-    from fieldray.domain.purpose import patients_sentence
+    from fieldray.domain.purpose import intended_patients_sentence
 
     manifest = candidate.manifest
-    description = f"{manifest.names['en']}. {patients_sentence(manifest.accepted).text}" if manifest else ""
+    description = f"{manifest.names['en']}. {intended_patients_sentence(manifest.accepted).text}" if manifest else ""
     columns = f"{console_cell(candidate.pack_id):<24} {console_cell(candidate.version):<8}"
     return f"{columns} {console_cell(description)}".rstrip()
 

@@ -199,7 +199,7 @@ def run_constancy(options: argparse.Namespace, console: Console) -> int:
 
 def _candidate_lines(candidate: PackCandidate) -> Iterator[str]:
     """Yield the lines that describe a pack: name, source, trust, patients, measured performance and limits."""
-    from fieldray.domain.purpose import patients_sentence, performance_sentences
+    from fieldray.domain.purpose import intended_patients_sentence, performance_sentences
     from fieldray.reports.performance import performance_of_pack
     from fieldray.translation import Translator
 
@@ -217,7 +217,7 @@ def _candidate_lines(candidate: PackCandidate) -> Iterator[str]:
         yield f"    {candidate.problem.text}"
     manifest = candidate.manifest
     if manifest is not None:
-        yield f"    {console_cell(manifest.names['en'])}. {patients_sentence(manifest.accepted).text}"
+        yield f"    {console_cell(manifest.names['en'])}. {intended_patients_sentence(manifest.accepted).text}"
         warnings = manifest.warnings["en"].splitlines() if manifest.warnings else []
         sentences = (one.sentence for one in performance_of_pack(Translator(), manifest))
         measured = (*sentences, *(why.text for why in performance_sentences(manifest)))

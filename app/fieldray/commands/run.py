@@ -17,7 +17,7 @@ from fieldray.commands.console import Console, duration_text, progress_text
 from fieldray.domain.finding import Category, ResultCount, can_be_fixed_by_turning, count_of_outcome, image_count
 from fieldray.domain.history import ResultBrief
 from fieldray.domain.model import Model, OperatingPoint
-from fieldray.domain.purpose import PatientCount, patients_sentence
+from fieldray.domain.purpose import PatientNoteCounts, intended_patients_sentence
 from fieldray.domain.run import (
     BackendChanged,
     Event,
@@ -147,7 +147,7 @@ class PackSummary:
         self.heading = console_cell(heading)
         self.line_prefix = f"{self.heading}: " if is_one_of_several else ""
         self.counts: Counter[Category] = Counter()
-        self.patients = PatientCount()
+        self.patients = PatientNoteCounts()
         self.folders = self.resumed = self.read_first = 0
         self.last_notes: Sequence[Reason] = ()
 
@@ -164,7 +164,7 @@ class PackSummary:
 
         The replacement is needed for watched folders, where an image may be screened again or be moved.
         """
-        self.counts, self.patients, self.folders, self.read_first = Counter(), PatientCount(), 0, 0
+        self.counts, self.patients, self.folders, self.read_first = Counter(), PatientNoteCounts(), 0, 0
         self.add_counts(result_counts)
 
     def summary_lines(self) -> Iterator[str]:
@@ -271,7 +271,7 @@ class RunReport:
         }
         trust = signer.get(model.trust, f"signed with key {model.fingerprint}")
         manifest = model.manifest
-        intended = patients_sentence(manifest.accepted).text
+        intended = intended_patients_sentence(manifest.accepted).text
         if manifest.accepted.ages_years:
             said = "Confirmed for files that state no age (--ages-confirmed)."
             unsaid = "PNG and JPEG files state no age; --ages-confirmed says that all patients are of these ages."

@@ -38,7 +38,7 @@ from fieldray.desktop.worklist_rows import WorkListRow, pack_title
 from fieldray.domain.finding import FailedOutcome, Outcome, count_of_outcome
 from fieldray.domain.history import DeletionResult
 from fieldray.domain.model import BackendName, Manifest
-from fieldray.domain.purpose import PatientCount, patients_sentence
+from fieldray.domain.purpose import PatientNoteCounts, intended_patients_sentence
 from fieldray.domain.run import (
     BackendChanged,
     DeviceChanged,
@@ -103,7 +103,9 @@ class Controller(QObject):
         self.computer_load = ComputerLoad(self.screening)
         self.constancy_test = ConstancyTestController(self.screening)
         self.exporting = ExportController(self.background)
-        self._patients: defaultdict[int, PatientCount] = defaultdict(PatientCount)  # by the position of the pack
+        self._patients: defaultdict[int, PatientNoteCounts] = defaultdict(
+            PatientNoteCounts
+        )  # by the position of the pack
         self._lost_files = 0
         self.switches = DisplaySwitches()
         self.apply_settings(ROW_BY_KEY)
@@ -428,10 +430,10 @@ class Controller(QObject):
 
         pack  position of the pack in the run
         """
-        before = self._patients[pack].unintended_patients
+        before = self._patients[pack].unintended_image_count
         self._patients[pack].add(count_of_outcome(outcome))
         self._lost_files += pack == 0 and isinstance(outcome, FailedOutcome) and outcome.reason.code in _LOST_FILES
-        if before == 0 and self._patients[pack].unintended_patients:
+        if before == 0 and self._patients[pack].unintended_image_count:
             self._note_patients()
 
     def _note_patients(self) -> None:
@@ -573,7 +575,7 @@ def _note_of_pack(note: Reason, manifest: Manifest | None, translator: Translato
 
     is_named  whether the text begins with the name of the pack, as is needed for several packs
     """
-    accepted = translator.reason(patients_sentence(manifest.accepted)) if manifest else ""
+    accepted = translator.reason(intended_patients_sentence(manifest.accepted)) if manifest else ""
     said = translator.reason(reason(note.code, **{**dict(note.parameters), "patients": accepted}))
     return f"{pack_title(translator, manifest)}: {said}" if is_named else said
 

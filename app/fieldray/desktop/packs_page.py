@@ -38,7 +38,7 @@ from fieldray.desktop.widgets import (
 )
 from fieldray.desktop.worklist_rows import WorkListRow, pack_title, result_text
 from fieldray.domain.model import Manifest, OperatingPoint
-from fieldray.domain.purpose import patients_sentence, performance_sentences
+from fieldray.domain.purpose import intended_patients_sentence, performance_sentences
 from fieldray.formatting import format_percent, format_threshold, label_meaning
 from fieldray.packs.naming import PackCandidate
 from fieldray.reasons import reason
@@ -389,7 +389,7 @@ def description_widgets(
     of_point = performance_of(translator, manifest, point)
     measured = (of_point,) if of_point else performance_of_pack(translator, manifest)
     return [
-        label(translator.reason(patients_sentence(manifest.accepted)), role="heading"),
+        label(translator.reason(intended_patients_sentence(manifest.accepted)), role="heading"),
         label(translator.text("This pack looks for: {meaning}", meaning=meanings)),
         *(part for one in measured for part in (label(one.sentence), PerformanceBars(one, theme))),
         *(label(translator.reason(why), role="muted") for why in performance_sentences(manifest)),

@@ -29,7 +29,7 @@ from fieldray.desktop.widgets import (
 )
 from fieldray.desktop.worklist_rows import pack_title
 from fieldray.domain.model import Model
-from fieldray.domain.purpose import patients_sentence
+from fieldray.domain.purpose import intended_patients_sentence
 from fieldray.domain.run import BackendChanged, DeviceChanged, Progress, Speed
 from fieldray.formatting import (
     backend_name,
@@ -290,7 +290,9 @@ def pack_in_use_texts(translator: Translator, packs: PackChoice) -> tuple[str, s
         return f"{name} {packs.model.manifest.version}", f"+ {others}"
     if packs.model.trust == "legacy":
         return f"{name} {packs.model.manifest.version}", unsigned_notice(translator)
-    return f"{name} {packs.model.manifest.version}", translator.reason(patients_sentence(packs.model.manifest.accepted))
+    return f"{name} {packs.model.manifest.version}", translator.reason(
+        intended_patients_sentence(packs.model.manifest.accepted)
+    )
 
 
 def pack_trust_text(translator: Translator, model: Model, packs: PackChoice) -> str:

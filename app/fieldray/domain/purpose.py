@@ -33,7 +33,7 @@ def header_says_frontal_chest(header: ImageHeader, accepted: HeaderRules) -> boo
     return body_part_match(header, accepted) == view_match(header, accepted) == "accepted"
 
 
-def patients_sentence(accepted: HeaderRules) -> Reason:
+def intended_patients_sentence(accepted: HeaderRules) -> Reason:
     """Return the sentence that names the patients whose images a pack accepts."""
     if accepted.ages_years is None:
         return reason("for_any_age")
@@ -41,14 +41,14 @@ def patients_sentence(accepted: HeaderRules) -> Reason:
     return reason("for_ages", youngest=youngest, oldest=oldest)
 
 
-def common_age_range(several: Iterable[tuple[int, int] | None]) -> tuple[int, int] | None:
+def common_age_range(age_ranges: Iterable[tuple[int, int] | None]) -> tuple[int, int] | None:
     """Return the age range (youngest, oldest) that all packs accept; None if all packs accept any age.
 
     If the ranges do not overlap, youngest is above oldest.
 
     several  age range of each pack, or None for any age
     """
-    known = [ages for ages in several if ages]
+    known = [ages for ages in age_ranges if ages]
     return (max(youngest for youngest, _ in known), min(oldest for _, oldest in known)) if known else None
 
 
@@ -70,12 +70,12 @@ class ClassDistribution:
     """
 
     is_from_other_hospital: bool
-    shares: Mapping[bool, Mapping[Category, Share]]
+    shares_by_truth: Mapping[bool, Mapping[Category, Share]]
 
     @property
-    def unsure_and_total(self) -> tuple[int, int]:
+    def unsure_and_total_count(self) -> tuple[int, int]:
         """The number of images in the class *unsure*, and the number of all images, as measured."""
-        counted = [of["unsure"] for of in self.shares.values()]
+        counted = [of["unsure"] for of in self.shares_by_truth.values()]
         return sum(share.count for share in counted), sum(share.of for share in counted)
 
 
@@ -106,11 +106,11 @@ def class_distributions(manifest: Manifest | None, point: OperatingPoint | None)
     counted = (
         ClassDistribution(
             is_from_other_hospital=part == _ELSEWHERE,
-            shares={truth: _shares(_member(found, name)) for truth, name in TRUTH_NAMES.items()},
+            shares_by_truth={truth: _shares(_member(found, name)) for truth, name in TRUTH_NAMES.items()},
         )
         for part, found in parts
     )
-    return tuple(classes for classes in counted if all("unsure" in own for own in classes.shares.values()))
+    return tuple(classes for classes in counted if all("unsure" in own for own in classes.shares_by_truth.values()))
 
 
 def _shares(found: Mapping[str, object]) -> dict[Category, Share]:
@@ -151,7 +151,7 @@ def _member(values: object, name: str) -> Mapping[str, object]:
     return found if isinstance(found, Mapping) else {}
 
 
-def header_notes(header: ImageHeader, accepted: HeaderRules, *, is_confirmed: bool) -> tuple[Reason, ...]:
+def header_notes(header: ImageHeader, accepted: HeaderRules, *, ages_confirmed: bool) -> tuple[Reason, ...]:
     """Return notes for a person on an image's header.
 
     The notes are about a contradictory or missing age, an unknown view or body part, an unusual orientation, and text
@@ -159,7 +159,7 @@ def header_notes(header: ImageHeader, accepted: HeaderRules, *, is_confirmed: bo
 
     is_confirmed  whether a person confirmed that all patients are in the pack's age range
     """
-    notes = [_age_note(header, accepted, is_confirmed=is_confirmed)]
+    notes = [_age_note(header, accepted, is_confirmed=ages_confirmed)]
     if view_match(header, accepted) == "unknown":
         notes.append(reason("view_unknown", view=header.view))
     if body_part_match(header, accepted) == "unknown":
@@ -180,7 +180,7 @@ def _age_note(header: ImageHeader, accepted: HeaderRules, *, is_confirmed: bool)
     return reason(AGE_NOTE_CODES[is_confirmed], youngest=youngest, oldest=oldest)
 
 
-def with_age_notes(notes: Iterable[Reason], *, is_confirmed: bool) -> tuple[Reason, ...]:
+def update_age_notes(notes: Iterable[Reason], *, ages_confirmed: bool) -> tuple[Reason, ...]:
     """Return the notes of a stored result, adapted to a new run that takes over the result.
 
     The note that the patient's age is not stated also says whether a person confirmed the ages. Only this note is
@@ -188,20 +188,20 @@ def with_age_notes(notes: Iterable[Reason], *, is_confirmed: bool) -> tuple[Reas
 
     is_confirmed  whether a person confirmed the ages in the new run
     """
-    written, other = AGE_NOTE_CODES[is_confirmed], AGE_NOTE_CODES[not is_confirmed]
+    written, other = AGE_NOTE_CODES[ages_confirmed], AGE_NOTE_CODES[not ages_confirmed]
     return tuple(Reason(written, note.parameters) if note.code == other else note for note in notes)
 
 
 @dataclass(slots=True)
-class PatientCount:
+class PatientNoteCounts:
     """Counts of a run's images for the notes on patients.
 
     unintended_patients  number of images whose header contradicts the pack's rules
     unstated_ages        number of images without a stated age
     """
 
-    unintended_patients: int = 0
-    unstated_ages: int = 0
+    unintended_image_count: int = 0
+    unstated_age_count: int = 0
 
     def add(self, result_count: ResultCount) -> None:
         """Add results to the counts.
@@ -211,16 +211,16 @@ class PatientCount:
                       are added to `unstated_ages`. All other results change no count
         """
         is_unintended = result_count.category == "refused" and not _OTHERS.isdisjoint(result_count.codes)
-        self.unintended_patients += result_count.result_count * is_unintended
-        self.unstated_ages += result_count.result_count * (AGE_NOTE_CODES[False] in result_count.codes)
+        self.unintended_image_count += result_count.result_count * is_unintended
+        self.unstated_age_count += result_count.result_count * (AGE_NOTE_CODES[False] in result_count.codes)
 
     def notes(self, accepted: HeaderRules) -> tuple[Reason, ...]:
         """Return notes on the number of images of unintended patients, and of images without a stated age.
 
         accepted  the pack's header rules; the notes name the ages that the pack accepts
         """
-        counts = {"other_patients": self.unintended_patients, "ages_not_stated": self.unstated_ages}
-        intended = patients_sentence(accepted).text
+        counts = {"other_patients": self.unintended_image_count, "ages_not_stated": self.unstated_age_count}
+        intended = intended_patients_sentence(accepted).text
         return tuple(reason(code, count=count, patients=intended) for code, count in counts.items() if count)
 
 

@@ -29,7 +29,7 @@ from fieldray.domain.finding import (
     override_notes,
 )
 from fieldray.domain.image import ImageRef
-from fieldray.domain.purpose import with_age_notes
+from fieldray.domain.purpose import update_age_notes
 from fieldray.domain.run import (
     ImageDone,
     PackOfRun,
@@ -268,7 +268,7 @@ class ResultsByContent:
         ):
             return None
         if isinstance(known, ScreenedOutcome):
-            notes = with_age_notes(known.notes, is_confirmed=self.ports.spec.ages_confirmed)
+            notes = update_age_notes(known.notes, ages_confirmed=self.ports.spec.ages_confirmed)
             known = replace(known, notes=notes)
         return replace(known, ref=replace(ref, turn=known.ref.correction))
 

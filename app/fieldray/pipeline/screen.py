@@ -256,7 +256,7 @@ def _outcome_of(ref: ImageRef, setup: PackSetup, seen: AnalysisResult, predictio
     facts, lungs, overruled, manifest = seen.facts, seen.lungs, seen.overruled_reasons, setup.model.manifest
     gate = manifest.ood_gate
     extra: dict[str, float] = {}
-    of_header = header_notes(ref.header, manifest.accepted, is_confirmed=setup.ages_confirmed)
+    of_header = header_notes(ref.header, manifest.accepted, ages_confirmed=setup.ages_confirmed)
     of_header += tuple(reason(code) for code in facts.notes if code in NOTE_TEMPLATES)
     notes = lungs.notes if lungs and not lungs.refusal else ()
     if manifest.is_bare:

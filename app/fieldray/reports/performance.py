@@ -89,7 +89,7 @@ def performance_of(
 
 
 def _bar(translator: Translator, classes: ClassDistribution, truth: bool, manifest: Manifest | None) -> Bar:
-    shares, text = classes.shares[truth], translator.text
+    shares, text = classes.shares_by_truth[truth], translator.text
     count = next(iter(shares.values())).of
     title = (
         text("Results per 100 images with the finding (measured on {count} images)", count=count)
@@ -178,7 +178,7 @@ def _figures(measured: Mapping[bool, ClassDistribution], category: Category | No
     """
     if category is None:
         shown = measured.get(True) or measured[False]
-        ill, well = (counts_per_hundred(shown.shares[truth]) for truth in (True, False))
+        ill, well = (counts_per_hundred(shown.shares_by_truth[truth]) for truth in (True, False))
         numbers = {"found": _flagged(ill), "missed": ill["normal"], "unclear": ill["unsure"]}
         numbers |= {"false": _flagged(well), "also_unclear": well["unsure"]}
         return {name: str(number) for name, number in numbers.items()}
@@ -189,9 +189,9 @@ def _figures(measured: Mapping[bool, ClassDistribution], category: Category | No
 def _misleads(classes: ClassDistribution, category: Category) -> str:
     """Return how many of 100 images are missed, falsely flagged, or in the uncertain zone, depending on the class."""
     if category == "unsure":
-        count, of = classes.unsure_and_total
+        count, of = classes.unsure_and_total_count
         return str(round(100 * count / of))
-    numbers = counts_per_hundred(classes.shares[category == "normal"])
+    numbers = counts_per_hundred(classes.shares_by_truth[category == "normal"])
     return str(numbers["normal"] if category == "normal" else _flagged(numbers))
 
 

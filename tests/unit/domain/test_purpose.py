@@ -14,15 +14,15 @@ from fieldray.domain.metrics import Share
 from fieldray.domain.model import HeaderRules, Manifest
 from fieldray.domain.purpose import (
     HeaderMatch,
-    PatientCount,
+    PatientNoteCounts,
     body_part_match,
     body_parts_of,
     class_distributions,
     counts_per_hundred,
     header_notes,
+    intended_patients_sentence,
     is_for_processing,
     is_special_exposure,
-    patients_sentence,
     performance_sentences,
     view_match,
     view_of_code,
@@ -45,8 +45,8 @@ def children() -> Manifest:
 
 
 def test_the_purpose_of_a_pack_names_its_patients() -> None:
-    assert patients_sentence(CHILDREN).text == "For patients aged 1 to 5 years."
-    assert patients_sentence(HeaderRules()).text == "The pack states no age range."
+    assert intended_patients_sentence(CHILDREN).text == "For patients aged 1 to 5 years."
+    assert intended_patients_sentence(HeaderRules()).text == "The pack states no age range."
 
 
 def test_a_pack_states_its_performance_and_what_was_not_measured(children: Manifest) -> None:
@@ -73,7 +73,7 @@ def test_malformed_metrics_are_ignored(children: Manifest, metrics: dict[str, ob
 
 
 def _notes(header: ImageHeader, accepted: HeaderRules = CHILDREN, *, is_confirmed: bool = False) -> list[str]:
-    return [note.code for note in header_notes(header, accepted, is_confirmed=is_confirmed)]
+    return [note.code for note in header_notes(header, accepted, ages_confirmed=is_confirmed)]
 
 
 def test_a_result_has_a_note_if_the_age_is_unknown() -> None:
@@ -86,7 +86,7 @@ def test_a_result_has_a_note_if_the_age_is_unknown() -> None:
 def test_contradictory_ages_are_noted_although_ages_were_confirmed() -> None:
     header = ImageHeader(patient_age_years=3.0, contrary_age_years=5.2)
     assert _notes(header, is_confirmed=True) == _notes(header, HeaderRules()) == ["ages_differ"]
-    (note,) = header_notes(header, CHILDREN, is_confirmed=True)
+    (note,) = header_notes(header, CHILDREN, ages_confirmed=True)
     assert "3 and 5 years" in note.text
 
 
@@ -98,7 +98,7 @@ def test_unknown_header_terms_and_burned_in_text_are_noted() -> None:
 
 
 def test_images_outside_the_packs_purpose_are_counted() -> None:
-    count = PatientCount()
+    count = PatientNoteCounts()
     for code, values in (
         ("age", {"age": 40, "youngest": 1, "oldest": 5}),
         ("body_part", {"body_part": "HAND"}),
@@ -118,7 +118,7 @@ def test_shipped_packs_describe_each_operating_point_in_every_language(folder: P
             : 1 + (folder != shipped_packs.CHILDREN)
         ]
         for part in parts:
-            for shares in part.shares.values():
+            for shares in part.shares_by_truth.values():
                 (number,) = {share.of for share in shares.values()}
                 assert sum(share.count for share in shares.values()) == number
     assert manifest.warnings.keys() == manifest.names.keys()  # in each language of the pack
