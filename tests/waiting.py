@@ -64,7 +64,7 @@ class Events:
 
     def serves(self, backend: BackendName, *, after: int = 0) -> BackendChanged:
         """Wait for the event that images now run on a backend, and return it."""
-        return self._first(lambda event: event.backend == backend and event.in_use, after)
+        return self._first(lambda event: event.backend == backend and event.is_in_use, after)
 
     def states(self, backend: BackendName) -> list[str]:
         """Return all states of a backend so far."""

@@ -16,7 +16,7 @@ from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.model import Estimate, Manifest, OperatingPoint, Trust
 from fieldray.domain.purpose import class_distributions
-from fieldray.domain.run import VERDICT_VALUES, PackSpec, Run, RunSpec, Verdict, VerdictChoice
+from fieldray.domain.run import VERDICT_KINDS, PackSpec, Run, RunSpec, Verdict, VerdictChoice
 from fieldray.translation import Translator
 
 _MAX_DIGITS: Final = 17  # significant decimal digits of a float
@@ -143,7 +143,7 @@ def run_state_text(translator: Translator, run: Run) -> str:
 
 def verdict_names(translator: Translator) -> dict[VerdictChoice, str]:
     """Return the name of each reader's verdict in the language of the translator, by verdict."""
-    return {choice: value.title(translator) for choice, value in VERDICT_VALUES.items()}
+    return {choice: value.title(translator) for choice, value in VERDICT_KINDS.items()}
 
 
 def verdict_line(translator: Translator, verdict: Verdict | None, *, reader: str) -> str:
@@ -151,7 +151,7 @@ def verdict_line(translator: Translator, verdict: Verdict | None, *, reader: str
     if verdict is None:
         return translator.text("not given")
     given = time_text(translator, verdict.given_s) if verdict.given_s else ""
-    return " · ".join(filter(None, (verdict.value.title(translator), reader, given)))
+    return " · ".join(filter(None, (verdict.kind.title(translator), reader, given)))
 
 
 def sex_label(translator: Translator, header: ImageHeader) -> str:

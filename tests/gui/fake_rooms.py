@@ -282,7 +282,7 @@ class FakeSession:
     def use_packs(self, model: Model, *others: Model) -> None:
         self.packs.append(model)
         self.other_packs.append(others)
-        self.publish(BackendChanged(backend="cpu", state="ready", in_use=True, detail="2 x 1"))
+        self.publish(BackendChanged(backend="cpu", state="ready", is_in_use=True, detail="2 x 1"))
 
     def choose_devices(self) -> None:
         self.device_choices += 1

@@ -183,8 +183,8 @@ def test_a_run_that_cannot_start_says_why(desk: Desk) -> None:
 def test_a_fall_back_is_never_silent(desk: Desk) -> None:
     desk.until(lambda: desk.bench.backends)  # the pack in use reported its device
     for state, why in (("ready", None), ("unavailable", reason("coral_unplugged"))):
-        desk.rooms.publish(BackendChanged(backend="edgetpu", state=state, in_use=state == "ready", reason=why))
-    desk.rooms.publish(after := BackendChanged(backend="cpu", state="ready", in_use=True, detail="2 x 2"))
+        desk.rooms.publish(BackendChanged(backend="edgetpu", state=state, is_in_use=state == "ready", reason=why))
+    desk.rooms.publish(after := BackendChanged(backend="cpu", state="ready", is_in_use=True, detail="2 x 2"))
     desk.until(lambda: desk.bench.backends.get("cpu") == after)
     desk.until_shown("The Edge TPU was unplugged.")
     assert "No image is lost" in desk.notices
@@ -199,16 +199,16 @@ def test_a_notice_says_that_a_pack_has_no_edge_tpu_file(desk: Desk) -> None:
     def change(state: DeviceState) -> None:
         desk.rooms.publish(DeviceChanged(backend="edgetpu", state=state))
 
-    desk.rooms.publish(BackendChanged(backend="edgetpu", state="unavailable", in_use=False, reason=why))
+    desk.rooms.publish(BackendChanged(backend="edgetpu", state="unavailable", is_in_use=False, reason=why))
     desk.until_shown("lungs-2.0.0 has no file compiled for the Edge TPU, so the pack runs on the CPU only")
     change("absent")
     desk.until(lambda: not desk.window.banners.isVisible())
     change("ready")
-    desk.rooms.publish(BackendChanged(backend="edgetpu", state="ready", in_use=True))  # an Edge TPU pack
-    desk.rooms.publish(BackendChanged(backend="edgetpu", state="unavailable", in_use=False, reason=why))
+    desk.rooms.publish(BackendChanged(backend="edgetpu", state="ready", is_in_use=True))  # an Edge TPU pack
+    desk.rooms.publish(BackendChanged(backend="edgetpu", state="unavailable", is_in_use=False, reason=why))
     desk.until_shown("so the pack runs on the CPU only")
     assert "No image is lost" not in desk.notices
-    desk.rooms.publish(BackendChanged(backend="edgetpu", state="starting", in_use=False))
+    desk.rooms.publish(BackendChanged(backend="edgetpu", state="starting", is_in_use=False))
     desk.until(lambda: not desk.window.banners.isVisible())
 
 

@@ -174,9 +174,9 @@ def dialogs(desk: Desk, text: str) -> Iterator[QWidget]:
 def post_notices(desk: Desk, text: str) -> None:
     """Post every kind of event and notice that the window can get."""
     why, bench = hostile_reason(text), desk.bench
-    desk.rooms.publish(BackendChanged(backend="cpu", state="ready", in_use=True, detail=text))
-    desk.rooms.publish(BackendChanged(backend="edgetpu", state="ready", in_use=False, detail=text))
-    desk.rooms.publish(BackendChanged(backend="edgetpu", state="unavailable", in_use=False, detail=text, reason=why))
+    desk.rooms.publish(BackendChanged(backend="cpu", state="ready", is_in_use=True, detail=text))
+    desk.rooms.publish(BackendChanged(backend="edgetpu", state="ready", is_in_use=False, detail=text))
+    desk.rooms.publish(BackendChanged(backend="edgetpu", state="unavailable", is_in_use=False, detail=text, reason=why))
     desk.rooms.publish(DeviceChanged(backend="edgetpu", state="unusable", reason=why, notes=(why,)))
     desk.rooms.publish(DrivesChanged(drives={Path(f"/media/{text}"): (Path(text),)}))
     desk.rooms.publish(RunChanged(run_id=1, state="failed", reason=why))

@@ -37,7 +37,7 @@ def test_the_device_in_the_header_opens_the_status_page_and_escape_closes_it(des
     desk.screen()
     desk.until(lambda: desk.window.toolbar.backend_chip.text() == "CPU\nready")
     open_page(desk)
-    desk.rooms.publish(Speed(fps_now=18.3, fps_min=16.1, fps_avg=17.0, fps_max=19.0, first_ms=71.5, p95_ms=60.0))
+    desk.rooms.publish(Speed(fps_now=18.3, fps_min=16.1, fps_avg=17.0, fps_max=19.0, first_image_ms=71.5, p95_ms=60.0))
     desk.until(lambda: "18.3" in texts(desk.window.status_page))
     said = texts(desk.window.status_page)
     assert all(figure in said for figure in ("16.1", "17.0", "19.0", "71.5", "60.0", "CPU: 2 x 1"))

@@ -153,7 +153,7 @@ def read(path: Path) -> dict[str, Any]:
                     "started_s": run.started_s,
                     "not_present": query.not_present(run.run_id),
                     "earlier_verdicts": [
-                        [one.image, one.category, one.verdict.choice, one.verdict.note]
+                        [one.image_key, one.category, one.verdict.choice, one.verdict.note]
                         for one in query.superseded_verdicts(run.run_id)
                     ],
                     "results": [_said(found) for found in query.rows(run.run_id)],

@@ -480,7 +480,7 @@ def truths_from_verdicts(results: Iterable[StoredResult], *, label: str) -> dict
     """
     truths = {}
     for result in results:
-        outcome, confirms = result.outcome, result.verdict.value.confirms if result.verdict else None
+        outcome, confirms = result.outcome, result.verdict.kind.confirms_result if result.verdict else None
         leading = leading_finding(outcome)
         if leading is None or confirms is None or not isinstance(outcome, ScreenedOutcome):
             continue

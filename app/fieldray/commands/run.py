@@ -241,7 +241,7 @@ class RunReport:
                     self._show(event)
                 case Speed():
                     self._speed = event
-                case BackendChanged(state="ready", in_use=True):
+                case BackendChanged(state="ready", is_in_use=True):
                     self._backends[event.backend] = event.detail
                 case BackendChanged(state="unavailable", reason=why) if why:  # backends never change silently
                     self._console.print_error(f"{event.backend}: {why.text}")
@@ -401,7 +401,7 @@ class RunReport:
             self._note_answer(answer)
 
     def _note_answer(self, answer: StoredResult) -> None:
-        pack, kind = self._packs[answer.position], count_of_outcome(answer.outcome)
+        pack, kind = self._packs[answer.pack_position], count_of_outcome(answer.outcome)
         pack.add_counts([kind])
         pack.resumed += answer.is_reused
         if self._emit or self._watches:

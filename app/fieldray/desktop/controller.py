@@ -321,7 +321,7 @@ class Controller(QObject):
             case ImageDone():
                 self.rows.show_saved_image(event.image)
                 for answer in event.image.results:
-                    self._count_patient(answer.outcome, answer.position)
+                    self._count_patient(answer.outcome, answer.pack_position)
             case Progress():
                 self.screening.handle_progress(event)
             case Speed():

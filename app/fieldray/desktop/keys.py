@@ -16,7 +16,7 @@ from PySide6.QtWidgets import QAbstractSlider, QAbstractSpinBox, QDialog, QGridL
 
 from fieldray.desktop.dialogs import dialog_buttons, fit_dialog
 from fieldray.desktop.widgets import card, column_layout, in_scroll_area, label, row_layout, set_surface, set_tooltip
-from fieldray.domain.run import VERDICT_VALUES
+from fieldray.domain.run import VERDICT_KINDS
 from fieldray.translation import LocalText, Translator
 
 KeyGroup = Literal["list", "view", "compare", "tools", "program"]
@@ -122,14 +122,14 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("copy", ("Ctrl+C",), "program", lambda t: t.text("Copy the current view of the image"), "reading"),
     Key("print", ("Ctrl+Shift+P",), "program", lambda t: t.text("Print the current view of the image")),
     Key("export", ("Ctrl+S",), "program", lambda t: t.text("Save the results")),
-    *(Key(choice, (value.key,), "program", value.command) for choice, value in VERDICT_VALUES.items()),
+    *(Key(choice, (value.shortcut,), "program", value.command_title) for choice, value in VERDICT_KINDS.items()),
     Key("withdraw", ("Ctrl+0",), "program", lambda t: t.text("Withdraw my verdict")),
     Key("cancel", ("Esc",), "program", lambda t: t.text("Cancel, or leave the search field")),
     Key("guide", ("F1",), "program", lambda t: t.text("User guide")),
     Key("keys", ("?",), "program", lambda t: t.text("List of keys and mouse actions")),
 )
 # fmt: on
-_VERDICTS: Final = (*VERDICT_VALUES, "withdraw")
+_VERDICTS: Final = (*VERDICT_KINDS, "withdraw")
 _ON_IMAGE: Final = (*_VERDICTS, "copy", "print")  # commands that need an image in sight
 _ONCE: Final = (*_VERDICTS, "unread", "undo", "keep_image")  # a key that is held down triggers these commands once
 

@@ -104,7 +104,7 @@ class StatusPage(Page):
         self.devices.setVisible(bool(lines))
 
     def _show_speed(self, speed: Speed) -> None:
-        values = speed.fps_now, speed.fps_min, speed.fps_avg, speed.fps_max, speed.first_ms, speed.p95_ms
+        values = speed.fps_now, speed.fps_min, speed.fps_avg, speed.fps_max, speed.first_image_ms, speed.p95_ms
         for shown, value in zip(self._values, values, strict=True):
             shown.setText("–" if value is None else format_number(self._translator, value, digits=1))
 

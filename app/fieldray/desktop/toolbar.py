@@ -311,7 +311,7 @@ def devices_in_use_texts(
     """Return two texts: the names of the devices in use, and the states of these devices."""
     # Only the device of the first pack is shown. The CPU runs all additional packs.
     found = sorted(backends.values(), key=lambda event: bool(event.backend == CPU.name))
-    used = next((event for event in found if event.in_use), None)
+    used = next((event for event in found if event.is_in_use), None)
     used = used or next(iter(backends.values()), None)
     if used is None:
         return translator.text("CPU"), translator.text("not in use")

@@ -118,7 +118,7 @@ class RowCache(QObject):
         return self._replace(before.row_id, [made])
 
     def _row_of(self, answer: StoredResult) -> WorkListRow:
-        manifest = self.manifests[answer.position] if answer.position < len(self.manifests) else None
+        manifest = self.manifests[answer.pack_position] if answer.pack_position < len(self.manifests) else None
         return WorkListRow(
             answer.row_id,
             answer.outcome,
@@ -127,7 +127,7 @@ class RowCache(QObject):
             answer.is_read,
             answer.run_id,
             result_id=answer.result_id,
-            position=answer.position,
+            position=answer.pack_position,
         )
 
     def _replace(self, row_id: int, answers: Sequence[WorkListRow]) -> bool:

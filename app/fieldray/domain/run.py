@@ -40,7 +40,7 @@ class BackendChanged:
 
     backend: BackendName
     state: BackendState
-    in_use: bool
+    is_in_use: bool
     detail: str = ""
     reason: Reason | None = None
 
@@ -136,8 +136,8 @@ class Speed:
     fps_min: float | None = None
     fps_avg: float | None = None
     fps_max: float | None = None
-    first_ms: float | None = None
-    second_ms: float | None = None
+    first_image_ms: float | None = None
+    second_image_ms: float | None = None
     p50_ms: float | None = None
     p95_ms: float | None = None
     cpu_percent: float | None = None
@@ -145,14 +145,14 @@ class Speed:
 
 
 # The folders of the packs on each removable drive, by mount point.
-Drives = Mapping[Path, tuple[Path, ...]]
+PackFoldersByDrive = Mapping[Path, tuple[Path, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrivesChanged:
     """Event: the removable drives that are connected now, each with the folders of its packs."""
 
-    drives: Drives = field(default_factory=dict)
+    drives: PackFoldersByDrive = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +206,7 @@ VerdictChoice = Literal["agree", "disagree", "unsure"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerdictValue:
+class VerdictKind:
     """A kind of reader's verdict, such as Agree or Disagree. A `translation.Translator` translates the texts.
 
     key       keyboard shortcut of the verdict in the window
@@ -218,42 +218,42 @@ class VerdictValue:
     """
 
     choice: VerdictChoice
-    key: str
-    confirms: bool | None
+    shortcut: str
+    confirms_result: bool | None
     title: Callable[[Any], str]
-    command: Callable[[Any], str]
-    column: Callable[[Any], str]
+    command_title: Callable[[Any], str]
+    column_title: Callable[[Any], str]
 
 
 _VERDICT_VALUES: Final = (
-    VerdictValue(
+    VerdictKind(
         choice="agree",
-        key="Ctrl+1",
-        confirms=True,
+        shortcut="Ctrl+1",
+        confirms_result=True,
         title=lambda translator: translator.text("Agree"),
-        command=lambda translator: translator.text("My verdict: agree"),
-        column=lambda translator: translator.text("Reader agrees"),
+        command_title=lambda translator: translator.text("My verdict: agree"),
+        column_title=lambda translator: translator.text("Reader agrees"),
     ),
-    VerdictValue(
+    VerdictKind(
         choice="disagree",
-        key="Ctrl+2",
-        confirms=False,
+        shortcut="Ctrl+2",
+        confirms_result=False,
         title=lambda translator: translator.text("Disagree"),
-        command=lambda translator: translator.text("My verdict: disagree"),
-        column=lambda translator: translator.text("Reader disagrees"),
+        command_title=lambda translator: translator.text("My verdict: disagree"),
+        column_title=lambda translator: translator.text("Reader disagrees"),
     ),
-    VerdictValue(
+    VerdictKind(
         choice="unsure",
-        key="Ctrl+3",
-        confirms=None,
+        shortcut="Ctrl+3",
+        confirms_result=None,
         title=lambda translator: translator.text("Unsure"),
-        command=lambda translator: translator.text("My verdict: unsure"),
-        column=lambda translator: translator.text("Reader unsure"),
+        command_title=lambda translator: translator.text("My verdict: unsure"),
+        column_title=lambda translator: translator.text("Reader unsure"),
     ),
 )
 # All kinds of verdict, in the order in which a person sees them.
-VERDICT_VALUES: Final[Mapping[VerdictChoice, VerdictValue]] = {value.choice: value for value in _VERDICT_VALUES}
-CONTRADICTING_CHOICES: Final = tuple(value.choice for value in _VERDICT_VALUES if value.confirms is False)
+VERDICT_KINDS: Final[Mapping[VerdictChoice, VerdictKind]] = {value.choice: value for value in _VERDICT_VALUES}
+CONTRADICTING_CHOICES: Final = tuple(value.choice for value in _VERDICT_VALUES if value.confirms_result is False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,22 +267,22 @@ class RefusalOverrides:
     overrules: bool = False
     turns: bool = False
 
-    def will_turn(self, why: Reason, turn: Correction) -> bool:
+    def will_turn(self, why: Reason, correction: Correction) -> bool:
         """Return whether an image refused for this reason is to be turned upright and screened again.
 
         turn  the correction with which the refused image was read. An image is turned only once: the result is False
-              unless `turn` is `NO_CORRECTION`
+              unless `correction` is `NO_CORRECTION`
         """
-        return self.turns and can_be_fixed_by_turning(why) and turn == NO_CORRECTION
+        return self.turns and can_be_fixed_by_turning(why) and correction == NO_CORRECTION
 
-    def will_overrule(self, why: Reason, turn: Correction) -> bool:
+    def will_overrule(self, why: Reason, correction: Correction) -> bool:
         """Return whether an image refused for this reason is to be screened nevertheless.
 
         The result is False for an image that `will_turn` turns instead.
 
         turn  the correction with which the refused image was read
         """
-        return self.overrules and can_be_overruled(why) and not self.will_turn(why, turn)
+        return self.overrules and can_be_overruled(why) and not self.will_turn(why, correction)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -394,13 +394,13 @@ class Verdict:
     given_s: float = field(default=0.0, compare=False)
 
     def __post_init__(self) -> None:
-        if self.choice not in VERDICT_VALUES:
-            raise ValueError(f"a verdict is one of {', '.join(VERDICT_VALUES)}, not {self.choice}")
+        if self.choice not in VERDICT_KINDS:
+            raise ValueError(f"a verdict is one of {', '.join(VERDICT_KINDS)}, not {self.choice}")
 
     @property
-    def value(self) -> VerdictValue:
+    def kind(self) -> VerdictKind:
         """The entry of `VERDICT_VALUES` for the choice of this verdict."""
-        return VERDICT_VALUES[self.choice]
+        return VERDICT_KINDS[self.choice]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -412,7 +412,7 @@ class SupersededVerdict:
     score           the highest score, or None
     """
 
-    image: str
+    image_key: str
     content_sha256: str
     category: Category
     score: float | None
@@ -436,7 +436,7 @@ class StoredResult:
     result_id: int
     row_id: int
     run_id: int
-    position: int = 0
+    pack_position: int = 0
     outcome: Outcome
     is_reused: bool
     verdict: Verdict | None = None

@@ -452,7 +452,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         if self._is_closed and status.state != "stopped":
             return  # the engine is closing, and only the state "stopped" matters
         event = BackendChanged(
-            backend=name, state=status.state, in_use=in_use, detail=status.detail, reason=status.reason
+            backend=name, state=status.state, is_in_use=in_use, detail=status.detail, reason=status.reason
         )
         if event != before and (before or status.state != "stopped"):
             self._announced[one] = event

@@ -40,7 +40,7 @@ import psutil
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
-from fieldray.domain.run import Drives, DrivesChanged, Publish
+from fieldray.domain.run import DrivesChanged, PackFoldersByDrive, Publish
 from fieldray.errors import FieldrayError, PackProblem
 from fieldray.packs.naming import pack_folders
 from fieldray.reasons import reason
@@ -271,7 +271,7 @@ _LOOK_AGAIN_S: Final = 1.0
 _CLOSE_S: Final = 2.0
 
 
-def list_drives() -> Drives:
+def list_drives() -> PackFoldersByDrive:
     """Return the connected removable drives with their packs, ordered by mount point.
 
     Raises OSError if the operating system cannot list drives.
@@ -289,7 +289,7 @@ def drives_with_packs() -> list[Path]:
         return []
 
 
-def packs_on_drives(drives: Iterable[Path]) -> Drives:
+def packs_on_drives(drives: Iterable[Path]) -> PackFoldersByDrive:
     """Return the folders of the packs on each drive.
 
     An unreadable drive has no packs. A drive that was removed is left out.
@@ -393,7 +393,7 @@ class DriveWatch:
     look  returns the connected drives with their packs
     """
 
-    def __init__(self, publish: Publish, *, look: Callable[[], Drives] = list_drives) -> None:
+    def __init__(self, publish: Publish, *, look: Callable[[], PackFoldersByDrive] = list_drives) -> None:
         self._publish, self._look = publish, look
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="drive-watch", daemon=True)
@@ -409,7 +409,7 @@ class DriveWatch:
             self._thread.join(_CLOSE_S)
 
     def _run(self) -> None:
-        seen: Drives | None = None
+        seen: PackFoldersByDrive | None = None
         try:
             while not self._is_closing.is_set():
                 drives = self._look()

@@ -30,7 +30,7 @@ from fieldray.domain.history import (
 )
 from fieldray.domain.metrics import wilson_share
 from fieldray.domain.model import Manifest, Model
-from fieldray.domain.run import VERDICT_VALUES, PackOfRun, Run, pack_of_run
+from fieldray.domain.run import VERDICT_KINDS, PackOfRun, Run, pack_of_run
 from fieldray.errors import UsageProblem
 from fieldray.formatting import (
     category_label,
@@ -331,25 +331,25 @@ def _of_pack(
         (
             category_label(translator, category, manifest),
             format_count(images[category]),
-            *(format_count(verdicts[category, verdict]) for verdict in VERDICT_VALUES),
+            *(format_count(verdicts[category, verdict]) for verdict in VERDICT_KINDS),
         )
         for category in WORK_LIST_ORDER
         if images[category]
     ]
-    columns = text("Class"), text("Images"), *(value.column(translator) for value in VERDICT_VALUES.values())
+    columns = text("Class"), text("Images"), *(value.column_title(translator) for value in VERDICT_KINDS.values())
     title = f"{translator.pack_text(manifest.names)} · {name}" if manifest else name
     yield Table(
         title,
         columns,
         tuple(rows),
-        widths=(48.0, 30.0, *[_VERDICTS_WIDTH_MM / len(VERDICT_VALUES)] * len(VERDICT_VALUES)),
+        widths=(48.0, 30.0, *[_VERDICTS_WIDTH_MM / len(VERDICT_KINDS)] * len(VERDICT_KINDS)),
     )
     points = [tally.spec.operating_points for tally in tallies if not tally.reason]
     if any(one != points[0] for one in points):
         yield BulletList("", (text("The counts combine results of different operating points."),))
-    judged = sum(answers[choice] for choice, value in VERDICT_VALUES.items() if value.confirms is not None)
+    judged = sum(answers[choice] for choice, value in VERDICT_KINDS.items() if value.confirms_result is not None)
     if judged:
-        agreed = sum(answers[choice] for choice, value in VERDICT_VALUES.items() if value.confirms)
+        agreed = sum(answers[choice] for choice, value in VERDICT_KINDS.items() if value.confirms_result)
         share = format_percent(translator, wilson_share(agreed, judged, effective_count=judged).estimate)
         said = text("Readers agreed with {share} of {judged} results that have a verdict.", judged=judged, share=share)
         bias = text(

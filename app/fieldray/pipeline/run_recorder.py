@@ -117,8 +117,8 @@ class RunRecorder:
                 self._failures[failed.reason.code] += 1
                 self._why_failed.setdefault(failed.reason.code, failed.reason)
             for answer in image.results:
-                self._packs[answer.position].note([count_of_outcome(answer.outcome)])
-                self._packs[answer.position].reused_by_content += answer.is_reused
+                self._packs[answer.pack_position].note([count_of_outcome(answer.outcome)])
+                self._packs[answer.pack_position].reused_by_content += answer.is_reused
         return [ImageDone(image=image) for image in images]
 
     def reuse_results(self, store: ResultStore, reused: ReusedResults) -> ResultsTakenOver:

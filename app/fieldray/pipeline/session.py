@@ -260,9 +260,9 @@ class Session(contextlib.AbstractContextManager["Session"]):
             with ResultQuery(self.database) as query:
                 answer = query.result(result_id)
                 run = query.run(answer.run_id)
-            pack = run.spec.packs[answer.position]
+            pack = run.spec.packs[answer.pack_position]
             index = next((at for at, one in enumerate(models) if one.model_sha256 == pack.model_sha256), 0)
-            setup = replace(setup_of_run(run.spec, answer.position, models[index]), overrides=overrides)
+            setup = replace(setup_of_run(run.spec, answer.pack_position, models[index]), overrides=overrides)
             engine = self._open(models)
         ref = replace(judged.ref, turn=NO_CORRECTION)
         found = screen_image(ref, setup=setup, workers=self._viewing(), engine=engine)

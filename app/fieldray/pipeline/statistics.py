@@ -60,15 +60,20 @@ class _Latencies:
 
     def speed(self, *, cpu_percent: float | None, memory_mb: float) -> Speed:
         if not self.count:
-            return Speed(first_ms=self.first_ms, second_ms=self.second_ms, cpu_percent=cpu_percent, memory_mb=memory_mb)
+            return Speed(
+                first_image_ms=self.first_ms,
+                second_image_ms=self.second_ms,
+                cpu_percent=cpu_percent,
+                memory_mb=memory_mb,
+            )
         p50, p95 = np.percentile(self.recent_ms, (50, 95))
         return Speed(
             fps_now=1000 / self.recent_ms[-1],
             fps_min=1000 / self.high_ms,
             fps_avg=1000 * self.count / self.total_ms,
             fps_max=1000 / self.low_ms,
-            first_ms=self.first_ms,
-            second_ms=self.second_ms,
+            first_image_ms=self.first_ms,
+            second_image_ms=self.second_ms,
             p50_ms=float(p50),
             p95_ms=float(p95),
             cpu_percent=cpu_percent,

@@ -297,7 +297,7 @@ def run_export_facts(stored: StoredRun) -> dict[str, object]:
         "notes": [{"code": doubt.code, "text": doubt.text} for doubt in stored.warnings],
         "not_present": [called(image) for image in stored.absent_images],
         "earlier_verdicts": [
-            _superseded_verdict(given) | {"image": called(given.image)} for given in stored.superseded_verdicts
+            _superseded_verdict(given) | {"image": called(given.image_key)} for given in stored.superseded_verdicts
         ],
     }
 

@@ -174,7 +174,7 @@ class StoredRun:
 
         The properties `pack`, `counts`, `warnings` and `manifest` of the copy then belong to that pack.
         """
-        return self if result.position == self.position else replace(self, position=result.position)
+        return self if result.pack_position == self.position else replace(self, position=result.pack_position)
 
     def split_by_pack(self) -> tuple[StoredRun, ...]:
         """Return one copy of this run for each pack of the run. A copy's `position` is the position of that pack."""

@@ -95,7 +95,7 @@ class Wording:
 
     def for_result(self, result: StoredResult) -> Wording:
         """Return the texts for the pack that gave a result."""
-        return self._of_packs[result.position]
+        return self._of_packs[result.pack_position]
 
     # ---- the run
 

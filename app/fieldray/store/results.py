@@ -505,7 +505,7 @@ class ResultStore(ResultQuery):
                 result_id=result_id,
                 row_id=row_id,
                 run_id=run_id,
-                position=position,
+                pack_position=position,
                 outcome=without_preview(outcome),
                 is_reused=position in resumed,
             )

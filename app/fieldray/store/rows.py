@@ -323,7 +323,7 @@ def stored_result_of(
         result_id=row["id"],
         row_id=row["image_id"],
         run_id=row["run_id"],
-        position=row["position"],
+        pack_position=row["position"],
         outcome=outcome_of(row, pack_spec_of(row["spec"]), thumbnail=thumbnail, looks_inside=looks_inside),
         is_reused=bool(row["is_resumed"]),
         is_recognised_by_sample=row["is_resumed"] == REUSED_BY_STAMP,
@@ -463,7 +463,7 @@ def superseded_verdict_of(row: sqlite3.Row) -> SupersededVerdict:
     """
     return SupersededVerdict(
         verdict=verdict_of(row),
-        image=image_key_text(row["image_key"]),
+        image_key=image_key_text(row["image_key"]),
         content_sha256=row["content_sha256"].hex(),
         category=category_of_row(row),
         score=row["score"],

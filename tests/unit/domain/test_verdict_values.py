@@ -8,22 +8,24 @@ import pytest
 
 from fieldray.desktop.keys import KEYS
 from fieldray.domain.history import verdict_passes
-from fieldray.domain.run import VERDICT_VALUES, Verdict, VerdictChoice
+from fieldray.domain.run import VERDICT_KINDS, Verdict, VerdictChoice
 from fieldray.formatting import verdict_names
 from fieldray.translation import Translator
 
 
 def test_every_verdict_value_has_its_own_words_and_key() -> None:
-    assert tuple(VERDICT_VALUES) == get_args(VerdictChoice)
+    assert tuple(VERDICT_KINDS) == get_args(VerdictChoice)
     translator = Translator("en")
-    for texts in (verdict_names(translator).values(), [one.column(translator) for one in VERDICT_VALUES.values()]):
-        assert len(set(texts)) == len(VERDICT_VALUES)
+    for texts in (verdict_names(translator).values(), [one.column_title(translator) for one in VERDICT_KINDS.values()]):
+        assert len(set(texts)) == len(VERDICT_KINDS)
     keys = {key.command: key.keys for key in KEYS}
-    assert all(keys[choice] == (value.key,) for choice, value in VERDICT_VALUES.items())
+    assert all(keys[choice] == (value.shortcut,) for choice, value in VERDICT_KINDS.items())
 
 
 def test_only_a_contradicting_verdict_is_a_disagreement() -> None:
-    found = {choice: (value.confirms, verdict_passes(choice, "disagreed")) for choice, value in VERDICT_VALUES.items()}
+    found = {
+        choice: (value.confirms_result, verdict_passes(choice, "disagreed")) for choice, value in VERDICT_KINDS.items()
+    }
     assert found == {"agree": (True, False), "disagree": (False, True), "unsure": (None, False)}
 
 

@@ -115,7 +115,7 @@ def test_an_image_whose_device_died_is_run_by_the_cpu() -> None:
         gone = events.wait_for("edgetpu", "unavailable")
     assert [prediction.image_number for prediction in answers] == [1, 2, 3]
     assert backends == ["cpu"] * 3
-    assert gone.reason == DIED and not gone.in_use
+    assert gone.reason == DIED and not gone.is_in_use
 
 
 def test_a_better_device_takes_over_while_the_cpu_goes_on() -> None:

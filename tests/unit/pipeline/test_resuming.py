@@ -392,12 +392,12 @@ BOTH = (SETUP, STRICT)
 def kept(run: Run) -> Counter[tuple[int, str]]:
     """How often each image has an answer of each pack in this run."""
     with ResultStore(run.database) as store:
-        return Counter((one.position, one.outcome.ref.path.name) for one in store.results(run.batch.run_id))
+        return Counter((one.pack_position, one.outcome.ref.path.name) for one in store.results(run.batch.run_id))
 
 
 def ways_of_packs(run: Run, way: str) -> Counter[tuple[int, bool]]:
     answers = [answer for event in run.ready for answer in event.image.results]
-    return Counter((answer.position, getattr(answer, way)) for answer in answers)
+    return Counter((answer.pack_position, getattr(answer, way)) for answer in answers)
 
 
 def test_a_run_of_two_packs_is_resumed_after_a_stop(images: Path) -> None:

@@ -35,7 +35,7 @@ def test_no_speed_is_stated_before_the_third_image() -> None:
     assert measured.speed() == Speed(cpu_percent=50.0, memory_mb=300.0)
     measured.add(prediction(80, 1))
     measured.add(prediction(20, 2))
-    assert measured.speed() == Speed(first_ms=80, second_ms=20, cpu_percent=50.0, memory_mb=300.0)
+    assert measured.speed() == Speed(first_image_ms=80, second_image_ms=20, cpu_percent=50.0, memory_mb=300.0)
 
 
 def test_speed_is_counted_from_the_third_image_on() -> None:
@@ -58,7 +58,7 @@ def test_a_second_backend_has_figures_of_its_own() -> None:
     for sequence in range(1, 4):
         measured.add(prediction(2, sequence, "edgetpu"))
     assert measured.speed().fps_max == 500
-    assert measured.speed().first_ms == 2
+    assert measured.speed().first_image_ms == 2
     measured.add(prediction(10, 5))
     assert measured.speed().fps_max == 100
 

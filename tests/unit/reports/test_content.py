@@ -102,7 +102,7 @@ def test_the_run_part_states_pack_settings_and_version() -> None:
 
 def test_a_verdict_on_an_earlier_result_is_exported_with_that_result() -> None:
     given = SupersededVerdict(
-        image="/images/a.dcm", content_sha256="a" * 64, category="abnormal", score=1.0,
+        image_key="/images/a.dcm", content_sha256="a" * 64, category="abnormal", score=1.0,
         verdict=Verdict(choice="agree", note="scar"),
     )  # fmt: skip
     (earlier,) = run_export_facts(StoredRun(run=RUN, results=(), superseded_verdicts=(given,)))["earlier_verdicts"]

@@ -101,7 +101,7 @@ def test_an_export_without_names_has_no_patient_folder_or_file_names(
         ref=outcomes[0].ref, stage="decode", reason=reason("unreadable", detail=f"no such file: {place}")
     )
     earlier = SupersededVerdict(
-        image=str(place), content_sha256="", category="normal", score=0.1, verdict=Verdict(choice="agree")
+        image_key=str(place), content_sha256="", category="normal", score=0.1, verdict=Verdict(choice="agree")
     )
     run = run_with([], absent_images=(str(place),), superseded_verdicts=(earlier,))
     run = replace(run, run=replace(run.run, spec=replace(run.run.spec, paths=(str(place.parent),))))

@@ -220,7 +220,7 @@ def test_columns_of_the_list_never_touch(one: ScreenedOutcome, tmp_path: Path) -
 
 def test_missing_parts_of_a_run_are_named_in_the_reports_language() -> None:
     verdict = SupersededVerdict(
-        image="/a.dcm", content_sha256="c" * 64, category="normal", score=0.1,
+        image_key="/a.dcm", content_sha256="c" * 64, category="normal", score=0.1,
         verdict=Verdict(choice="agree"),
     )  # fmt: skip
     options = ReportOptions(language="uk", names_people=True)

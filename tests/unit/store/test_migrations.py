@@ -96,7 +96,7 @@ def test_a_migration_keeps_all_content_and_merges_the_runs_of_one_pass(path: Pat
             assert (run.started_s, run.spec.program_version) == (first["started_s"], "0.2.0")
             assert list(query.absent_images(run_id)) == first["not_present"]
             earlier = [
-                [one.image, one.category, one.verdict.choice, one.verdict.note]
+                [one.image_key, one.category, one.verdict.choice, one.verdict.note]
                 for one in query.superseded_verdicts(run_id)
             ]
             assert earlier == first["earlier_verdicts"]

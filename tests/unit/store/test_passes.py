@@ -219,7 +219,7 @@ def test_a_verdict_does_not_pass_to_another_result(store: ResultStore, first: Ou
     assert store.result(row.row_id).verdict is None
     (earlier,) = store.superseded_verdicts(run_id)
     assert earlier == SupersededVerdict(
-        image=image_ref().key,
+        image_key=image_ref().key,
         content_sha256="c" * 64,
         category=first.category,
         score=0.8 if first.status == "screened" else None,
@@ -254,7 +254,7 @@ def test_the_verdict_on_a_deleted_image_is_kept(store: ResultStore) -> None:
     save_run(store, image("b.dcm", "b"))
     store.finish(run_id)
     (earlier,) = store.superseded_verdicts(run_id)
-    assert (earlier.image, earlier.verdict) == (image_ref("a.dcm").key, AGREE)
+    assert (earlier.image_key, earlier.verdict) == (image_ref("a.dcm").key, AGREE)
     assert store.result(row.row_id).verdict == AGREE
 
 
@@ -304,7 +304,7 @@ def test_a_verdict_on_another_result_of_an_earlier_run_is_only_listed_as_superse
     second = save_run(store, other)
     assert verdicts(store, second) == [None]
     (earlier,) = store.superseded_verdicts(second)
-    assert (earlier.image, earlier.content_sha256, earlier.verdict) == (image_ref().key, "c" * 64, AGREE)
+    assert (earlier.image_key, earlier.content_sha256, earlier.verdict) == (image_ref().key, "c" * 64, AGREE)
 
 
 def test_a_verdict_follows_a_moved_image_but_not_a_copy(store: ResultStore, tmp_path: Path) -> None:

@@ -51,8 +51,8 @@ def test_an_image_is_listed_by_its_most_urgent_result(store: ResultStore, path: 
     with HistoryQuery(path) as query:
         images = list(query.images_in_order(run_id))
         assert [image.ref.path.name for image in images] == order
-        assert [[answer.position for answer in image.results] for image in images] == 6 * [[0, 1]]
-        assert [image.most_urgent_result.position for image in images] == [1, 0, 0, 0, 1, 0]
+        assert [[answer.pack_position for answer in image.results] for image in images] == 6 * [[0, 1]]
+        assert [image.most_urgent_result.pack_position for image in images] == [1, 0, 0, 0, 1, 0]
         listed = query.list_rows(run_id, ResultFilter(), ResultOrder())
         assert listed.row_ids.tolist() == [image.row_id for image in images]
         assert (listed.counts["abnormal"], listed.counts["normal"]) == (3, 1)
@@ -89,7 +89,7 @@ def test_a_saved_image_has_the_earlier_verdicts_of_its_reused_results(store: Res
     store.set_verdict(judged.result_id, AGREE, judged=judged.outcome)
     again = store.open_run(BOTH, as_new_run=True)
     image = store.save(again, scored("a.dcm", 0.8), scored("a.dcm", 0.1), spec=BOTH, resumed=[1])
-    assert [(one.position, one.is_reused, one.verdict, one.is_read) for one in image.results] == [
+    assert [(one.pack_position, one.is_reused, one.verdict, one.is_read) for one in image.results] == [
         (0, False, None, False),
         (1, True, AGREE, True),
     ]
@@ -112,7 +112,7 @@ def test_results_of_one_pack_are_reused_from_a_run_of_that_pack(store: ResultSto
     ]
     store.finish(both)
     with HistoryQuery(path) as query:  # listed by its now most urgent result, not as in the source run
-        assert [image.most_urgent_result.position for image in query.images_in_order(both)] == [1, 0]
+        assert [image.most_urgent_result.pack_position for image in query.images_in_order(both)] == [1, 0]
         assert [image.ref.path.name for image in query.images_in_order(both)] == ["a.dcm", "b.dcm"]
     assert rows_of(path, f"SELECT rank FROM images WHERE run_id = {both} ORDER BY image_key") == [(1,), (1,)]
     alone = store.open_run(run_spec(packs=(TUBERCULOSIS,)), as_new_run=True)
@@ -164,7 +164,7 @@ def test_a_lost_pack_loses_its_results_and_a_lost_first_pack_the_run(store: Resu
     check(path, progress=lambda _share: None)
     with HistoryQuery(path) as query:
         kept = [
-            [answer.position for answer in image.results]
+            [answer.pack_position for answer in image.results]
             for run in query.runs()
             for image in query.images_in_order(run.run_id)
         ]
