@@ -105,7 +105,7 @@ def run_self_test(run: Callable[[NDArray[np.uint8]], NetworkOutput], golden: Gol
 _TIMED_RUNS: Final = 2  # the first one may have to load the model
 
 
-def time_image(run: Callable[[NDArray[np.uint8]], NetworkOutput], spec: InputSpec) -> float:
+def measure_image_time_s(run: Callable[[NDArray[np.uint8]], NetworkOutput], spec: InputSpec) -> float:
     """Return the seconds that a network takes for one image on an idle computer: the shortest of a few runs."""
     image = np.zeros((spec.height, spec.width, spec.channels), np.uint8)
     times_s = []
@@ -128,7 +128,7 @@ class BackendStatus:
     state: BackendState = "stopped"
     detail: str = ""
     reason: Reason | None = None
-    per_image_s: float = 0.0
+    image_time_s: float = 0.0
 
 
 class Backend(Protocol):
@@ -215,8 +215,8 @@ class BackendKind:
     open: Callable[[], Backend]
     probe: Callable[[Model], Reason | None] = lambda _: None
     watch: WatchDevice | None = None
-    permanent_codes: frozenset[str] = frozenset()
-    absent_codes: frozenset[str] = frozenset()
+    permanent_problem_codes: frozenset[str] = frozenset()
+    absent_device_codes: frozenset[str] = frozenset()
 
     @property
     def name(self) -> BackendName:

@@ -110,8 +110,8 @@ def edgetpu_kind(
         open=open_one,
         probe=lambda model: _device_problem(find_devices, ask, has_board) or _file_problem(model),
         watch=partial(watch, publish) if publish else None,
-        permanent_codes=_PERMANENT,
-        absent_codes=frozenset({_NOT_HERE}),
+        permanent_problem_codes=_PERMANENT,
+        absent_device_codes=frozenset({_NOT_HERE}),
     )
 
 

@@ -36,9 +36,9 @@ from fieldray.inference.backend import (
     BackendKind,
     BackendStatus,
     DeviceWatcher,
+    measure_image_time_s,
     prediction_of,
     run_self_test,
-    time_image,
 )
 from fieldray.reasons import Reason, reason
 
@@ -352,7 +352,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         if self._policy == "both":
             return ready
         if self._policy == "fastest":
-            ready.sort(key=lambda runner: (runner.status if runner else cpu).per_image_s)
+            ready.sort(key=lambda runner: (runner.status if runner else cpu).image_time_s)
         return ready[:1]
 
     def _runners_of(self, model: Model) -> Sequence[_Runner]:
@@ -512,11 +512,11 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         backend.start(model)
         if model.golden:
             run_self_test(backend.run, model.golden)
-        image_s = time_image(backend.run, model.manifest.input)
+        image_s = measure_image_time_s(backend.run, model.manifest.input)
         _require_wanted(runner)
         self._passed(model)
         runner.ready_since_s = time.monotonic()
-        self._enter(runner, BackendStatus(state="ready", detail=backend.detail, per_image_s=image_s))
+        self._enter(runner, BackendStatus(state="ready", detail=backend.detail, image_time_s=image_s))
 
     def _run_inputs(self, runner: _Runner) -> None:
         for sequence in itertools.count(1):
@@ -557,13 +557,13 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
             runner.failures = 0
         runner.failures += unavailable_reason is None
         delay_s = _RESTART_DELAY_S * _BACK_OFF ** max(0, runner.failures - 1)
-        is_permanent = why.code in PERMANENT_PROBLEM_CODES or why.code in kind.permanent_codes
+        is_permanent = why.code in PERMANENT_PROBLEM_CODES or why.code in kind.permanent_problem_codes
         has_given_up = is_permanent or runner.failures > _RESTARTS
         if has_given_up:
             runner.failures, delay_s = 0, 0.0
         one, runner.input, runner.ready_since_s = runner.input, None, None
         with self._changing():
-            state: BackendState = "stopped" if why.code in kind.absent_codes else "unavailable"
+            state: BackendState = "stopped" if why.code in kind.absent_device_codes else "unavailable"
             runner.status = BackendStatus(state=state, reason=why)
             runner.has_given_up = has_given_up and runner.forced_retries == forced_retries
         if one:

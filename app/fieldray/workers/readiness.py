@@ -10,7 +10,7 @@ from typing import Final
 
 from fieldray.domain.model import Model
 from fieldray.errors import FieldrayError, reason_of_unexpected_error
-from fieldray.inference.backend import PERMANENT_PROBLEM_CODES, BackendStatus, time_image
+from fieldray.inference.backend import PERMANENT_PROBLEM_CODES, BackendStatus, measure_image_time_s
 from fieldray.reasons import Reason
 from fieldray.workers.pool import Workers
 
@@ -90,7 +90,7 @@ class ModelReadiness:
             self._enter(is_over, BackendStatus(state="starting"))
             try:
                 run = partial(self._workers.run, model=self._model, is_cancelled=is_over.is_set)
-                image_s = time_image(run, self._model.manifest.input)
+                image_s = measure_image_time_s(run, self._model.manifest.input)
                 if is_over.is_set():
                     return
                 self._passed(self._model)
@@ -100,7 +100,7 @@ class ModelReadiness:
                 log.exception("a test of the workers failed unexpectedly")
                 why = reason_of_unexpected_error(error)
             else:
-                self._enter(is_over, BackendStatus(state="ready", detail=self._workers.detail, per_image_s=image_s))
+                self._enter(is_over, BackendStatus(state="ready", detail=self._workers.detail, image_time_s=image_s))
                 return
             is_inactive = why.code in PERMANENT_PROBLEM_CODES or delay_s == _DELAYS_S[-1]
             self._enter(is_over, BackendStatus(state="unavailable", reason=why), is_inactive=is_inactive)

@@ -49,8 +49,8 @@ class Behaviour:
             entry=BackendEntry(name=name, title=name, file_roles=("litert",), backend_kind_function=""),
             open=lambda: FakeBackend(self),
             probe=lambda model: self.unavailable_reason,
-            absent_codes=frozenset({"edgetpu_not_here"}),
-            permanent_codes=frozenset({"edgetpu_not_here"}),
+            absent_device_codes=frozenset({"edgetpu_not_here"}),
+            permanent_problem_codes=frozenset({"edgetpu_not_here"}),
         )
 
     def cpu(self) -> Callable[..., ModelReadiness]:

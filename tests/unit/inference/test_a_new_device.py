@@ -40,8 +40,8 @@ def kind(_: BackendOptions) -> BackendKind:
         entry=ENTRY,
         open=lambda: FakeBackend(Behaviour()),
         probe=lambda model: next(iter(PROBLEMS), None),
-        permanent_codes=frozenset({NOT_HERE.code}),
-        absent_codes=frozenset({NOT_HERE.code}),
+        permanent_problem_codes=frozenset({NOT_HERE.code}),
+        absent_device_codes=frozenset({NOT_HERE.code}),
     )
 
 
