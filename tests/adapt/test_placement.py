@@ -17,7 +17,7 @@ from fake_compilers import fake_compile, fake_compiler, package
 from fieldray.backends import CPU
 from fieldray.errors import BackendProblem, EnvironmentProblem, PackProblem, UsageProblem
 from fieldray.inference.backend import BackendKind, NetworkOutput
-from fieldray.inference.coral import edgetpu_kind, read_compiler_package
+from fieldray.inference.coral import edgetpu_kind, parse_edgetpu_options
 from fieldray.inference.worker import WorkerBackend, cpu_kind
 from fieldray.packs.verified import read_card, read_pack, read_verified_manifest
 from fieldray_adapt.networks.edgetpu import (
@@ -114,18 +114,18 @@ def test_a_compiled_file_gives_exact_figures() -> None:
 
 
 def test_a_package_that_stands_alone_streams_everything() -> None:
-    assert read_compiler_package(bytes(7) + package((0, 777))) == (14, 0, 777)
+    assert parse_edgetpu_options(bytes(7) + package((0, 777))) == (14, 0, 777)
 
 
 @pytest.mark.parametrize("length", range(12, 150, 9))
 def test_a_damaged_package_is_a_plain_error(length: int) -> None:
     with pytest.raises(ValueError, match="Edge TPU"):
-        read_compiler_package((bytes(7) + package((1, 50), (2, 60)))[:length])
+        parse_edgetpu_options((bytes(7) + package((1, 50), (2, 60)))[:length])
 
 
 def test_options_without_a_package_are_a_plain_error() -> None:
     with pytest.raises(ValueError, match="no DWN1"):
-        read_compiler_package(struct.pack("<20I", *range(20)))
+        parse_edgetpu_options(struct.pack("<20I", *range(20)))
 
 
 def test_the_report_says_what_is_an_estimate() -> None:

@@ -346,7 +346,7 @@ def minimum_runtime_version(file: bytes) -> int | None:
     return max((version for version in said if 0 < version < _NEWEST_RUNTIME), default=None)
 
 
-def read_compiler_package(options: bytes) -> tuple[int, int, int]:
+def parse_edgetpu_options(options: bytes) -> tuple[int, int, int]:
     """Read the package that the Edge TPU compiler stores in the options of an Edge TPU operator.
 
     Returns (oldest runtime version that can run the file, bytes of weights kept on the chip, bytes sent for each

@@ -23,7 +23,7 @@ from typing import Any, Final
 from ai_edge_litert import schema_py_generated as schema
 
 from fieldray.errors import EnvironmentProblem, UsageProblem
-from fieldray.inference.coral import EDGETPU_OPERATOR_NAME, read_compiler_package
+from fieldray.inference.coral import EDGETPU_OPERATOR_NAME, parse_edgetpu_options
 from fieldray.reasons import reason
 from fieldray_adapt.files import write_atomically
 from fieldray_adapt.run import Run, Step, StepFacts
@@ -159,7 +159,7 @@ class _File:
     def compiled(self) -> Placement:
         """Return the exact placement of a compiled file, from the operators that the compiler made."""
         packages = [
-            read_compiler_package(bytes(row.customOptions)) for row in self.graph.operators if self.is_custom(row)
+            parse_edgetpu_options(bytes(row.customOptions)) for row in self.graph.operators if self.is_custom(row)
         ]
         operators = (
             Operator(name=self._name(row), cpu_reason="" if self.is_custom(row) else "left on the CPU by the compiler")
