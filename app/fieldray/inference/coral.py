@@ -24,7 +24,7 @@ from fieldray.errors import BackendProblem
 from fieldray.inference.backend import BackendKind, BackendOptions, model_file_for
 from fieldray.inference.coral_status import (
     QUERY_RUNTIME,
-    Clock,
+    ClockSpeed,
     EdgeTpuWatcher,
     FindDevices,
     HasBoard,
@@ -67,7 +67,7 @@ _PERMANENT: Final = frozenset(
 def edgetpu_kind(
     *,
     libraries: Sequence[str] = (),
-    clock: Clock = "std",
+    clock: ClockSpeed = "std",
     find_devices: FindDevices = find_usb_devices,
     has_board: HasBoard = may_have_edgetpu_board,
     publish: Publish | None = None,

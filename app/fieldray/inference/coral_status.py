@@ -301,10 +301,10 @@ def usb_port_notes(usb: Sequence[UsbDevice]) -> tuple[Reason, ...]:
 # runtime is queried only some time after a change. Its answer is a hint: only opening an Edge TPU shows whether it
 # works.
 
-Clock = Literal["std", "max"]
+ClockSpeed = Literal["std", "max"]
 ConnectionChange = Literal["plugged", "unplugged", "flapping"]
 
-MAX_CHANGES_IN_WINDOW: Final = 6  # nobody can make so many changes in `_FLAP_WINDOW_S` by hand
+MAX_CONNECTION_CHANGES: Final = 6  # nobody can make so many changes in `_FLAP_WINDOW_S` by hand
 _FLAP_WINDOW_S: Final = 3.0
 _CALM_S: Final = 3.0  # time without a change after which an unstable Edge TPU counts as stable
 _FIRMWARE_GRACE_S: Final = 5.0  # an Edge TPU disconnects for a moment when its firmware is loaded
@@ -322,7 +322,7 @@ class Debouncer:
         self._was_uninitialised = False
         self._counts = False
         self._is_flapping = False
-        self._changes: deque[float] = deque(maxlen=MAX_CHANGES_IN_WINDOW)
+        self._changes: deque[float] = deque(maxlen=MAX_CONNECTION_CHANGES)
 
     def observe(self, devices: tuple[UsbDevice, ...], now_s: float) -> ConnectionChange | None:
         """Record the devices that are present at `now_s` (monotonic clock).
@@ -341,7 +341,7 @@ class Debouncer:
             self._is_flapping, self._counts = False, self._is_seen
             self._changes.clear()
             return "plugged" if self._is_seen else "unplugged"
-        if len(self._changes) == MAX_CHANGES_IN_WINDOW and now_s - self._changes[0] < _FLAP_WINDOW_S:
+        if len(self._changes) == MAX_CONNECTION_CHANGES and now_s - self._changes[0] < _FLAP_WINDOW_S:
             self._is_flapping, self._counts = True, False
             return "flapping"
         return self._settle(now_s)
@@ -386,7 +386,7 @@ class EdgeTpuWatcher:
         find_devices: FindDevices = find_usb_devices,
         ask: QueryRuntime = query_runtime,
         has_board: HasBoard = may_have_edgetpu_board,
-        clock: Clock = "std",
+        clock: ClockSpeed = "std",
         pace: WatchPace = WatchPace(),
     ) -> None:
         self._publish = publish

@@ -16,7 +16,7 @@ from fieldray.domain.run import DeviceChanged
 from fieldray.errors import BackendProblem
 from fieldray.inference.coral import EdgeTpuLibrary, edgetpu_kind, explain_exit, library_load_problem
 from fieldray.inference.coral_status import (
-    Clock,
+    ClockSpeed,
     ConnectionChange,
     Debouncer,
     EdgeTpuWatcher,
@@ -255,7 +255,7 @@ class World:
         self.has_board = False
         self.happened = threading.Condition()
 
-    def watch(self, *, clock: Clock = "std") -> EdgeTpuWatcher:
+    def watch(self, *, clock: ClockSpeed = "std") -> EdgeTpuWatcher:
         return EdgeTpuWatcher(
             self.hear,
             plugged=lambda: self.note("plugged"),
