@@ -23,7 +23,7 @@ from fieldray.domain.model import Model
 from fieldray.domain.run import DeviceState
 from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.inference.coral_status import CoralStatus, find_coral_status
-from fieldray.inference.litert import RUNTIME
+from fieldray.inference.litert import RUNTIME_PACKAGE
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.naming import PackCandidate
 from fieldray.packs.signing import TrustStore
@@ -51,7 +51,7 @@ _LIBRARIES: Final = {
     "PySide6": "PySide6-Essentials",
     "ai_edge_litert": "ai-edge-litert",
 }
-_OPTIONAL: Final = frozenset({"PySide6", RUNTIME})  # a missing runtime has a message of its own
+_OPTIONAL: Final = frozenset({"PySide6", RUNTIME_PACKAGE})  # a missing runtime has a message of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ def inspect_software(versions: Mapping[str, str]) -> ComputerPart:
 
     versions  version by import name; empty text for a package that is not installed
     """
-    found = [] if versions[RUNTIME] else [HostFinding("stop", reason("no_runtime"))]
+    found = [] if versions[RUNTIME_PACKAGE] else [HostFinding("stop", reason("no_runtime"))]
     missing = [_LIBRARIES[name] for name in _LIBRARIES if name not in _OPTIONAL and not versions[name]]
     if missing:
         found.append(HostFinding("stop", reason("host_library_missing", names=", ".join(missing))))

@@ -28,9 +28,9 @@ from fieldray.reasons import reason
 
 # ---- LiteRT, the TensorFlow Lite runtime, and the process in which it runs models.
 
-RUNTIME: Final = "ai_edge_litert"
+RUNTIME_PACKAGE: Final = "ai_edge_litert"
 # Function that a child process calls to run models.
-SERVICE: Final = "fieldray.inference.service:handle"
+NETWORK_SERVICE: Final = "fieldray.inference.service:handle"
 
 # Maximum memory of the process.
 #
@@ -48,7 +48,7 @@ MEMORY_LIMIT_MB: Final = 2560
 
 def model_process() -> Child:
     """Return a child process that runs one network. The process is not started yet."""
-    return Child(SERVICE, memory_limit_mb=MEMORY_LIMIT_MB)
+    return Child(NETWORK_SERVICE, memory_limit_mb=MEMORY_LIMIT_MB)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class Runtime:
     load_delegate: Callable[..., Any]
 
 
-def load_runtime(name: str = RUNTIME) -> Runtime:
+def load_runtime(name: str = RUNTIME_PACKAGE) -> Runtime:
     """Import the TensorFlow Lite runtime. Raises BackendProblem("no_runtime") if it is not installed."""
     try:
         package = importlib.import_module(name)

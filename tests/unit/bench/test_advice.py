@@ -21,7 +21,7 @@ from fieldray.bench.host import (
 )
 from fieldray.bench.machine import MachineFacts
 from fieldray.inference.coral_status import CoralStatus, RuntimeReport, UsbDevice
-from fieldray.inference.litert import RUNTIME
+from fieldray.inference.litert import RUNTIME_PACKAGE
 from fieldray.reasons import Reason, reason
 from fieldray.reports.document import console_lines
 
@@ -42,7 +42,9 @@ MACHINE = MachineFacts(
     free_memory_mb=9_000,
     cpu_load=0.02,
 )
-VERSIONS = dict.fromkeys(("numpy", "PIL", "pydicom", "imagecodecs", "psutil", "cryptography", "PySide6", RUNTIME), "1")
+VERSIONS = dict.fromkeys(
+    ("numpy", "PIL", "pydicom", "imagecodecs", "psutil", "cryptography", "PySide6", RUNTIME_PACKAGE), "1"
+)
 TRIAL = ScreeningTrial(pack_name="chest-1.0.0", seconds=0.84, has_edgetpu_file=True)
 EDGETPU = UsbDevice(port="2-1", state="ready", port_mbit=5000, is_writable=True)
 
@@ -53,7 +55,7 @@ def codes(part: ComputerPart, *weights: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("lacking", "found"),
-    [(RUNTIME, ["no_runtime"]), ("imagecodecs", ["host_library_missing"]), ("PySide6", []), ("", [])],
+    [(RUNTIME_PACKAGE, ["no_runtime"]), ("imagecodecs", ["host_library_missing"]), ("PySide6", []), ("", [])],
 )
 def test_missing_parts_of_the_program_are_found(lacking: str, found: list[str]) -> None:
     part = inspect_software({name: version * (name != lacking) for name, version in VERSIONS.items()})

@@ -12,7 +12,7 @@ import pytest
 
 from fieldray.domain.model import OutputRoles
 from fieldray.errors import BackendProblem
-from fieldray.inference.litert import RUNTIME, Network, NetworkSpec, Runtime, load_runtime
+from fieldray.inference.litert import RUNTIME_PACKAGE, Network, NetworkSpec, Runtime, load_runtime
 from fieldray.packs.verified import LEGACY_MANIFEST as LEGACY
 from raised import raises
 from tiny_models import (
@@ -174,7 +174,7 @@ def test_a_file_that_contradicts_its_manifest_is_refused(
 
 
 def test_a_runtime_states_its_name_and_version(runtime: Runtime) -> None:
-    assert runtime.name == RUNTIME
+    assert runtime.name == RUNTIME_PACKAGE
     assert runtime.version[0].isdigit()
 
 

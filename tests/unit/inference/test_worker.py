@@ -19,7 +19,7 @@ from fieldray.backends import CPU
 from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem
 from fieldray.inference.backend import NetworkOutput
-from fieldray.inference.litert import MEMORY_LIMIT_MB, RUNTIME, NetworkSpec
+from fieldray.inference.litert import MEMORY_LIMIT_MB, RUNTIME_PACKAGE, NetworkSpec
 from fieldray.inference.service import NetworkService
 from fieldray.inference.worker import InferRequest, OpenRequest, WorkerBackend
 from fieldray.processes.child import Child, decode_message, encode_message, make_message_handler
@@ -49,7 +49,7 @@ def started(model: Model | None = None, **options: Any) -> Iterator[WorkerBacken
 
 def test_closing_ends_the_process() -> None:
     with started() as backend:
-        assert backend.detail.startswith(RUNTIME)
+        assert backend.detail.startswith(RUNTIME_PACKAGE)
         answer = backend.run(tiny_inputs()[3])
         assert answer.features.shape == (4,)
         assert answer.scores[0] == pytest.approx(tiny_scores(tiny_inputs()[3:4])[0, 0], abs=0.008)
