@@ -21,7 +21,7 @@ from fieldray.domain.metrics import sigmoid
 from fieldray.domain.model import InputSpec, Manifest, OutputRoles
 from fieldray.errors import BackendProblem
 from fieldray.inference.backend import NetworkOutput
-from fieldray.inference.operators import require_pure_function
+from fieldray.inference.operators import require_stateless_network
 from fieldray.processes.child import Child
 from fieldray.processes.serving import memory_limit_mb
 from fieldray.reasons import reason
@@ -223,7 +223,7 @@ def _interpreter(file: bytes, runtime: Runtime, threads: int, delegate: object |
     try:
         interpreter = runtime.interpreter(model_content=file, num_threads=threads)
         _check_input(_inputs(interpreter), wanted)
-        require_pure_function(interpreter)
+        require_stateless_network(interpreter)
         if delegate:  # a delegate replaces operators of the file, so the check comes before
             interpreter = runtime.interpreter(
                 model_content=file, num_threads=threads, experimental_delegates=[delegate]

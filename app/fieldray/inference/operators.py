@@ -37,7 +37,7 @@ ALLOWED_OPERATORS: Final = frozenset({
 _LEFT_OUT: Final = -1  # stands for an optional input that an operator does not get
 
 
-def require_pure_function(interpreter: Any) -> None:
+def require_stateless_network(interpreter: Any) -> None:
     """Raise BackendProblem("bad_model") if a network is not a pure function of its input.
 
     The exception names the operator or tensor at fault.
