@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.processes.child import Call, make_message_handler
+from fieldray.processes.child import ChildFunction, make_message_handler
 from fieldray_adapt.networks.specification import Specification
 
 # A function from a batch of images (n, rows, columns, channels) uint8 to the compared output (n, m).
@@ -64,8 +64,8 @@ class RunResponse:
     output: NDArray[np.float32]
 
 
-OPEN: Final = Call("open", OpenRequest, str)  # returns name and version of the engine
-RUN: Final = Call("run", RunRequest, RunResponse)
+OPEN: Final = ChildFunction("open", OpenRequest, str)  # returns name and version of the engine
+RUN: Final = ChildFunction("run", RunRequest, RunResponse)
 
 
 class NetworkService:

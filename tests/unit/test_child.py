@@ -96,9 +96,12 @@ def test_an_invalid_answer_or_garbage_ends_the_child(service: str, body: dict[st
 
 
 def test_an_answer_that_cannot_be_decoded_ends_the_child(child: Child) -> None:
-    assert child.ask(Message({"what": "answer"}), lambda answer: answer.body["pid"], timeout_s=20) == child.pid
+    assert (
+        child.call_and_convert(Message({"what": "answer"}), lambda answer: answer.body["pid"], timeout_s=20)
+        == child.pid
+    )
     with pytest.raises(ChildDied, match="makes no sense"):
-        child.ask(Message({"what": "answer"}), lambda answer: answer.body["pid"]["x"], timeout_s=20)
+        child.call_and_convert(Message({"what": "answer"}), lambda answer: answer.body["pid"]["x"], timeout_s=20)
     assert not child.is_running
 
 
@@ -112,8 +115,8 @@ def test_a_child_may_send_a_question_during_a_call(child: Child) -> None:
         return Message({"n": 2})
 
     question = Message({"what": "ask", "question": {"n": 1}})
-    assert child.call(question, timeout_s=20, reply=reply).body["said"] == {"n": 2}
-    refused = child.call(Message({"what": "ask", "question": {"why": True}}), timeout_s=20, reply=reply)
+    assert child.call(question, timeout_s=20, answer_question=reply).body["said"] == {"n": 2}
+    refused = child.call(Message({"what": "ask", "question": {"why": True}}), timeout_s=20, answer_question=reply)
     assert refused.body["said"]["raised"]["code"] == "truncated"
     assert asked == [{"n": 1}, {"why": True}] and refused.body["pid"] == child.pid
 
@@ -125,7 +128,9 @@ def test_the_deadline_is_paused_while_a_childs_question_is_answered(child: Child
         threading.Event().wait(1.5)  # longer than the deadline of the call
         return question
 
-    assert child.call(Message({"what": "ask", "question": {}}), timeout_s=1, reply=slow).body["pid"] == child.pid
+    assert (
+        child.call(Message({"what": "ask", "question": {}}), timeout_s=1, answer_question=slow).body["pid"] == child.pid
+    )
 
 
 @pytest.mark.parametrize("what", ["ask", "ask without end"])
@@ -137,7 +142,9 @@ def test_an_invalid_unexpected_or_endless_question_ends_the_child(child: Child, 
         return question if "end" in what else Message({}, {"x": question.arrays["x"]})
 
     with pytest.raises(ChildDied):
-        child.call(Message({"what": what, "question": {}}), timeout_s=20, reply=reply if is_answered else None)
+        child.call(
+            Message({"what": what, "question": {}}), timeout_s=20, answer_question=reply if is_answered else None
+        )
     assert not child.is_running
 
 

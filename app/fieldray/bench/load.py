@@ -43,7 +43,7 @@ from fieldray.packs.library import PackLibrary
 from fieldray.paths import data_folder, scratch_folder
 from fieldray.persistence import require_regular_file, write_atomically
 from fieldray.process_environment import usable_cores
-from fieldray.processes.child import Call, Child, make_message_handler
+from fieldray.processes.child import Child, ChildFunction, make_message_handler
 from fieldray.processes.serving import announce_stage
 from fieldray.reasons import Reason
 from fieldray.typed_json import parse_json
@@ -253,7 +253,7 @@ def read_load_study() -> StoredLoadStudy | None:
     return None
 
 
-RUN_LOAD_STUDY: Final = Call("load", tuple[Path, str], StoredLoadStudy)
+RUN_LOAD_STUDY: Final = ChildFunction("load", tuple[Path, str], StoredLoadStudy)
 
 
 def run_load_study_in_child(folder: Path, signer: str, progress: ProgressHandler) -> StoredLoadStudy:

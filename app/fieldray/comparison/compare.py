@@ -64,7 +64,7 @@ from fieldray.domain.comparison import (
 )
 from fieldray.domain.image import Box
 from fieldray.domain.mask import Mask, components
-from fieldray.processes.child import Call, make_message_handler
+from fieldray.processes.child import ChildFunction, make_message_handler
 from fieldray.reasons import Reason, reason
 
 _COARSE: Final = 4  # side, in pixels of the frame, of one pixel of the coarse image
@@ -596,5 +596,5 @@ class CompareRequest:
     current: FramedImage
 
 
-COMPARE: Final = Call("compare", CompareRequest, PairComparison)
+COMPARE: Final = ChildFunction("compare", CompareRequest, PairComparison)
 handle: Final = make_message_handler((COMPARE, lambda pair: compare(pair.prior, pair.current)))

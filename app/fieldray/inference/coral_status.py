@@ -24,7 +24,7 @@ from fieldray.backends import EDGE_TPU
 from fieldray.domain.run import DeviceChanged, DeviceState, Publish
 from fieldray.errors import BackendProblem, FieldrayError
 from fieldray.inference.litert import MEMORY_LIMIT_MB
-from fieldray.processes.child import Call, Child, ChildDied, ChildTimeout
+from fieldray.processes.child import Child, ChildDied, ChildFunction, ChildTimeout
 from fieldray.reasons import Reason, reason
 
 log = logging.getLogger(__name__)
@@ -237,7 +237,7 @@ class CoralStatus:
         )
 
 
-QUERY_RUNTIME: Final = Call("ask", tuple[str, ...], RuntimeReport)
+QUERY_RUNTIME: Final = ChildFunction("ask", tuple[str, ...], RuntimeReport)
 
 QueryRuntime = Callable[[], RuntimeReport]
 

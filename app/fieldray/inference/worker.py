@@ -21,7 +21,7 @@ from fieldray.errors import BackendProblem, FieldrayError
 from fieldray.inference.backend import BackendKind, BackendOptions, NetworkOutput, model_file_for
 from fieldray.inference.litert import MEMORY_LIMIT_MB, NetworkSpec, model_process
 from fieldray.process_environment import Priority, set_priority, usable_cores
-from fieldray.processes.child import Call, Child, ChildDied, ChildTimeout
+from fieldray.processes.child import Child, ChildDied, ChildFunction, ChildTimeout
 from fieldray.reasons import Reason, reason
 
 log = logging.getLogger(__name__)
@@ -68,8 +68,8 @@ class InferRequest:
     values: NDArray[np.uint8]
 
 
-OPEN_NETWORK: Final = Call("open", OpenRequest, str)  # returns runtime and device, for the log and status line
-RUN_NETWORK: Final = Call("run", InferRequest, NetworkOutput)
+OPEN_NETWORK: Final = ChildFunction("open", OpenRequest, str)  # returns runtime and device, for the log and status line
+RUN_NETWORK: Final = ChildFunction("run", InferRequest, NetworkOutput)
 
 _OUT_OF_MEMORY: Final = "std::bad_alloc"  # C++ prints this for an exception that was not caught
 
@@ -173,7 +173,7 @@ class WorkerBackend:
         """Kill the child process at once, from any thread."""
         self._child.kill()
 
-    def _ask(self, call: Call[Q, A], request: Q, *, timeout_s: float) -> A:
+    def _ask(self, call: ChildFunction[Q, A], request: Q, *, timeout_s: float) -> A:
         try:
             return call.ask(self._child, request, timeout_s=timeout_s)
         except (ChildDied, ChildTimeout) as error:

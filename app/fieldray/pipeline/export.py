@@ -23,7 +23,7 @@ from fieldray.paths import data_folder
 from fieldray.persistence import remove_unfinished_files
 from fieldray.pipeline.run_warnings import warnings_of_run
 from fieldray.process_environment import lower_priority
-from fieldray.processes.child import Call, Child, make_message_handler
+from fieldray.processes.child import Child, ChildFunction, make_message_handler
 from fieldray.processes.serving import announce_stage
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import (
@@ -399,7 +399,7 @@ class ExportResult:
     notes: tuple[Reason, ...]
 
 
-EXPORT: Final = Call("export", ExportCall, ExportResult)
+EXPORT: Final = ChildFunction("export", ExportCall, ExportResult)
 
 
 def export_in_child(

@@ -215,7 +215,7 @@ class Child:
             raise process
         self._life = _RunningProcess(process, Deadline(partial(self._expire, process), name="child-deadline"), keeper)
 
-    def call(self, message: Message, *, timeout_s: float, reply: Handler | None = None) -> Message:
+    def call(self, message: Message, *, timeout_s: float, answer_question: Handler | None = None) -> Message:
         """Send a message to the child process and return the answer.
 
         timeout_s  time limit in seconds, for each stage that the child process announces
@@ -229,7 +229,7 @@ class Child:
         self.stage = ""
         life.deadline.begin(timeout_s)
         try:
-            answer = self._exchange(life, message, timeout_s, reply)
+            answer = self._exchange(life, message, timeout_s, answer_question)
         except (OSError, ValueError) as error:
             log.debug("child %s: %s", self._service, error)
             answer = None
@@ -243,15 +243,20 @@ class Child:
         self._understood(_raise_remote, answer)
         return answer
 
-    def ask(
-        self, message: Message, read: Callable[[Message], T], *, timeout_s: float, reply: Handler | None = None
+    def call_and_convert(
+        self,
+        message: Message,
+        read: Callable[[Message], T],
+        *,
+        timeout_s: float,
+        answer_question: Handler | None = None,
     ) -> T:
         """Send a message to the child process, convert the answer with `read`, and return the result. Raises as `call`.
 
         If `read` cannot convert the answer, the child process is killed and ChildDied is raised. A hostile file may
         have corrupted the process, which then answers no further message.
         """
-        return self._understood(read, self.call(message, timeout_s=timeout_s, reply=reply))
+        return self._understood(read, self.call(message, timeout_s=timeout_s, answer_question=answer_question))
 
     def _understood(self, read: Callable[[Message], T], answer: Message) -> T:
         try:
@@ -390,7 +395,7 @@ _LOOK_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Generic[Q, A]):
+class ChildFunction(Generic[Q, A]):
     """A function that a child process offers. Parent and child process use one description of the function.
 
     name           name of the function
@@ -410,7 +415,9 @@ class Call(Generic[Q, A]):
 
         Raises as `Child.ask`.
         """
-        return child.ask(encode_message(question, call=self.name), self.decode_answer, timeout_s=timeout_s, reply=reply)
+        return child.call_and_convert(
+            encode_message(question, call=self.name), self.decode_answer, timeout_s=timeout_s, answer_question=reply
+        )
 
     def ask_parent(self, question: Q) -> A:
         """Call this function in the parent process, and return the result.
@@ -461,12 +468,14 @@ class Call(Generic[Q, A]):
         return decode_message(message, self.response_type)
 
 
-def make_message_handler(*calls: tuple[Call[Any, Any], Callable[[Any], Any]]) -> Handler:
+def make_message_handler(*calls: tuple[ChildFunction[Any, Any], Callable[[Any], Any]]) -> Handler:
     """Return a function that answers the messages of another process by calling one of several functions.
 
     calls  pairs of a call and the function that computes the answer to the call's question
     """
-    table: Mapping[str, tuple[Call[Any, Any], Callable[[Any], Any]]] = {call.name: (call, do) for call, do in calls}
+    table: Mapping[str, tuple[ChildFunction[Any, Any], Callable[[Any], Any]]] = {
+        call.name: (call, do) for call, do in calls
+    }
 
     def handle(message: Message) -> Message:
         call, do = table[message.body[_CALL]]

@@ -24,7 +24,7 @@ from fieldray.imaging.archive import FoundMembers, MemberSearch
 from fieldray.imaging.object_identify import ObjectContent, ObjectHead
 from fieldray.inference.backend import NetworkOutput
 from fieldray.inference.worker import InferRequest
-from fieldray.processes.child import Call
+from fieldray.processes.child import ChildFunction
 from fieldray.reasons import Reason
 
 _LARGEST_PREVIEW: Final = 2**16
@@ -222,18 +222,18 @@ class DeviceRunResult:
     features: NDArray[np.float32] | None = None
 
 
-LOAD: Final = Call("load", LoadRequest, LoadResult)
+LOAD: Final = ChildFunction("load", LoadRequest, LoadResult)
 # One image, read once, with a request for each pack; the results are in the order of the requests.
-ANALYSE: Final = Call("look", tuple[AnalyseRequest, ...], tuple[AnalysisResult, ...])
-RUN: Final = Call("run", PackInferRequest, NetworkOutput)
+ANALYSE: Final = ChildFunction("look", tuple[AnalyseRequest, ...], tuple[AnalysisResult, ...])
+RUN: Final = ChildFunction("run", PackInferRequest, NetworkOutput)
 # Sent by a worker to its parent process during the analysis of an image.
-RUN_ON_DEVICE: Final = Call("elsewhere", DeviceRunRequest, DeviceRunResult)
-READ_IMAGE: Final = Call("image", DisplayRequest, Image)
-READ_SHOWN_IMAGE: Final = Call("shown", DisplayRequest, ShownImage)
-DECODE_PREVIEW: Final = Call("preview", bytes, PreviewResult)
-HASH_FILE: Final = Call("hash", DisplayRequest, str)
-SEARCH_MEMBERS: Final = Call("members", MemberSearch, FoundMembers)
-IDENTIFY_OBJECT: Final = Call("identify", ObjectHead, ObjectContent)
+RUN_ON_DEVICE: Final = ChildFunction("elsewhere", DeviceRunRequest, DeviceRunResult)
+READ_IMAGE: Final = ChildFunction("image", DisplayRequest, Image)
+READ_SHOWN_IMAGE: Final = ChildFunction("shown", DisplayRequest, ShownImage)
+DECODE_PREVIEW: Final = ChildFunction("preview", bytes, PreviewResult)
+HASH_FILE: Final = ChildFunction("hash", DisplayRequest, str)
+SEARCH_MEMBERS: Final = ChildFunction("members", MemberSearch, FoundMembers)
+IDENTIFY_OBJECT: Final = ChildFunction("identify", ObjectHead, ObjectContent)
 
 
 def lung_finder_of(model: Model) -> Model | None:

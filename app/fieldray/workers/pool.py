@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from fieldray.imaging.object_identify import ObjectContent, ObjectHead
     from fieldray.imaging.source import FileStamper
     from fieldray.inference.backend import NetworkOutput
-    from fieldray.processes.child import Call
+    from fieldray.processes.child import ChildFunction
     from fieldray.processes.serving import Handler
     from fieldray.settings import Settings
     from fieldray.workers.calls import AnalyseRequest, AnalysisResult, DeviceRunResult
@@ -401,7 +401,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
     def _ask(
         self,
-        call: Call[Q, A],
+        call: ChildFunction[Q, A],
         asked: Callable[[Sequence[Model]], Q],
         *,
         models: Sequence[Model] = (),
