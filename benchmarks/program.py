@@ -29,7 +29,7 @@ from fieldray.pipeline.session import Session
 from fieldray.processes.wire import Message
 from fieldray.reasons import reason
 from fieldray.settings import Settings
-from fieldray.workers.calls import AnalyseRequest
+from fieldray.workers.calls import AnalysisRequest
 from fieldray.workers.pool import Workers, number_of_workers, open_workers
 
 _READY_S: Final = 60.0
@@ -105,7 +105,9 @@ def _warm_up(workers: Workers, refs: Sequence[ImageRef], model: Model) -> None:
     with ThreadPoolExecutor(workers.size) as threads:
         for ref in refs:
             list(
-                threads.map(lambda again: workers.analyse(AnalyseRequest(ref=again), model=model), [ref] * workers.size)
+                threads.map(
+                    lambda again: workers.analyse(AnalysisRequest(ref=again), model=model), [ref] * workers.size
+                )
             )
 
 

@@ -26,7 +26,7 @@ from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.source import FileStamper
 from fieldray.inference.backend import NetworkOutput
 from fieldray.reasons import Reason, reason
-from fieldray.workers.calls import AnalyseRequest, AnalysisResult, DeviceRunRequest, DeviceRunResult, load_request
+from fieldray.workers.calls import AnalysisRequest, AnalysisResult, DeviceRunRequest, DeviceRunResult, load_request
 from fieldray.workers.image_worker import ImageWorker
 from fieldray.workers.pool import PoolClosed
 
@@ -58,7 +58,7 @@ class FakeReaders:
     def size(self) -> int:
         return 1
 
-    def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
+    def analyse(self, question: AnalysisRequest, *, model: Model | None) -> AnalysisResult:
         ref, name = question.ref, question.ref.path.name
         if self.closed.is_set():
             raise PoolClosed
@@ -74,7 +74,7 @@ class FakeReaders:
         if question.rules and (unsuitable := check_header(ref.header, question.rules)):
             facts = ImageFacts(content_sha256=hash_of(ref))
             return AnalysisResult(facts=facts, problem=unsuitable, is_refusal=True)
-        spec = question.frame_spec or (model and model.manifest.input)
+        spec = question.whole_image_input_spec or (model and model.manifest.input)
         assert spec
         facts = ImageFacts(content_sha256=hash_of(ref), rows=spec.height, columns=spec.width, decode_ms=1.5)
         if "blank" in name:
@@ -83,14 +83,14 @@ class FakeReaders:
             return AnalysisResult(facts=facts, problem=reason("truncated"))
         grey = 255 if "bright" in name else 0
         values = np.full((1, spec.height, spec.width, spec.channels), grey, np.uint8)
-        return AnalysisResult(facts=replace(facts, pixel_map=PIXEL_MAP), values=values, stage="inference")
+        return AnalysisResult(facts=replace(facts, pixel_map=PIXEL_MAP), input_values=values, stage="inference")
 
     def load_as_group(self, models: Sequence[Model]) -> None:
         """Nothing is loaded."""
 
     def analyse_for_each(
         self,
-        questions: Sequence[tuple[AnalyseRequest, Model | None]],
+        questions: Sequence[tuple[AnalysisRequest, Model | None]],
         *,
         run_elsewhere: RunElsewhere,
         is_cancelled: Callable[[], bool] = lambda: False,
@@ -98,13 +98,13 @@ class FakeReaders:
         """Return the results of `analyse`, with each input run elsewhere. No image is read in finer detail."""
         self.looked.append(len(questions))
 
-        def seen(number: int, question: AnalyseRequest, model: Model | None) -> AnalysisResult:
+        def seen(number: int, question: AnalysisRequest, model: Model | None) -> AnalysisResult:
             found = self.analyse(question, model=model)
             if is_cancelled():
                 raise PoolClosed
-            if found.values is not None and not found.problem:
+            if found.input_values is not None and not found.problem:
                 with contextlib.suppress(BackendProblem):
-                    run_elsewhere(number, found.values)
+                    run_elsewhere(number, found.input_values)
             return replace(found, values=None)
 
         return tuple(seen(number, *asked) for number, asked in enumerate(questions))
@@ -261,16 +261,16 @@ class LungReaders(FakeReaders):
 
     def _elsewhere(self, question: DeviceRunRequest) -> DeviceRunResult:
         assert self._run
-        return self._run(question.number, question.values)
+        return self._run(question.request_number, question.values)
 
-    def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
+    def analyse(self, question: AnalysisRequest, *, model: Model | None) -> AnalysisResult:
         assert model
         self.turns.append(question.ref.correction)
         self._worker.load(load_request(model if self._finder else replace(model, lungs=None)))
         return self._worker.analyse_for_each([replace(question, finds_lungs=self._finder is not None)])[0]
 
     def analyse_for_each(
-        self, questions: Sequence[tuple[AnalyseRequest, Model | None]], *, run_elsewhere: RunElsewhere, **_: Any
+        self, questions: Sequence[tuple[AnalysisRequest, Model | None]], *, run_elsewhere: RunElsewhere, **_: Any
     ) -> tuple[AnalysisResult, ...]:
         ((question, model),) = questions
         self._run = run_elsewhere

@@ -29,7 +29,7 @@ from fieldray.domain.image import CoordinateMap
 from fieldray.domain.model import Model
 from fieldray.domain.pack_setup import set_up_pack
 from fieldray.reasons import reason
-from fieldray.workers.calls import AnalyseRequest, AnalysisResult
+from fieldray.workers.calls import AnalysisRequest, AnalysisResult
 from outcomes import refused, screened
 from program import write_images
 from tiny_models import tiny_model
@@ -43,14 +43,14 @@ class Darker(FakeReaders):
         self._grey = grey
         self.kinds: list[str] = []
 
-    def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
+    def analyse(self, question: AnalysisRequest, *, model: Model | None) -> AnalysisResult:
         ref, is_full = question.ref, question.detail == "full"
         spec = model.manifest.input
         if is_full and "bad" in ref.path.name:
             return AnalysisResult(problem=reason("truncated"))
         self.kinds.append(ref.path.suffix)
         values = np.full((1, spec.height, spec.width, 1), self._grey - 10 * is_full, np.uint8)
-        return AnalysisResult(values=values, facts=ImageFacts(input_to_image=CoordinateMap(1, 0, 1, 0)))
+        return AnalysisResult(input_values=values, facts=ImageFacts(input_to_image=CoordinateMap(1, 0, 1, 0)))
 
 
 def program(grey: int) -> SingleImageScreener:

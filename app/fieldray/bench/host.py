@@ -29,7 +29,7 @@ from fieldray.packs.naming import PackCandidate
 from fieldray.packs.signing import TrustStore
 from fieldray.paths import VERSION
 from fieldray.reasons import Reason, reason
-from fieldray.workers.calls import AnalyseRequest
+from fieldray.workers.calls import AnalysisRequest
 
 Severity = Literal["stop", "change", "well"]
 
@@ -134,7 +134,7 @@ def try_screening(load_pack: Callable[[], Model]) -> ScreeningTrial:
             (ref,) = find_images(None, count=1, synthetic_folder=Path(folder))
             began_s = time.perf_counter()
             with open_one_worker() as readers:
-                seen = readers.analyse(AnalyseRequest(ref=ref, classifier_location="here"), model=model)
+                seen = readers.analyse(AnalysisRequest(ref=ref, classifier_location="here"), model=model)
                 if seen.network_output is None:
                     raise FieldrayError(seen.problem or reason("wrong_answer"))
                 seconds = time.perf_counter() - began_s

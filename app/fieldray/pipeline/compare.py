@@ -56,7 +56,7 @@ from fieldray.processes.child import Child, ChildLost, ChildTimeout
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
 from fieldray.store.work_list import HistoryQuery
-from fieldray.workers.calls import AnalyseRequest
+from fieldray.workers.calls import AnalysisRequest
 from fieldray.workers.pool import Workers, open_workers
 
 log = logging.getLogger(__name__)
@@ -211,7 +211,7 @@ def read_pair_image(ref: ImageRef, *, workers: Workers, finder: Model) -> PairIm
     """
     if ref.problem:
         return PairImage(ref=ref, problem=ref.problem, could_be_read=ref.problem_is_refusal)
-    question = AnalyseRequest(ref=ref, rules=finder.manifest.accepted, frame_spec=FRAME_INPUT_SPEC)
+    question = AnalysisRequest(ref=ref, rules=finder.manifest.accepted, whole_image_input_spec=FRAME_INPUT_SPEC)
     seen = workers.analyse(question, model=finder)
     facts, lungs = seen.facts, seen.lungs
     if seen.header is not None:
@@ -222,10 +222,10 @@ def read_pair_image(ref: ImageRef, *, workers: Workers, finder: Model) -> PairIm
     if seen.problem:
         could_be_read = seen.is_refusal or seen.stage != "decode"
         return PairImage(ref=ref, lungs=lungs, problem=seen.problem, could_be_read=could_be_read, facts=facts)
-    if lungs is None or seen.values is None or facts.input_to_image is None:
+    if lungs is None or seen.input_values is None or facts.input_to_image is None:
         raise ValueError("an image without a frame")
     framed = FramedImage(
-        pixels=np.ascontiguousarray(seen.values[0, :, :, 0]),
+        pixels=np.ascontiguousarray(seen.input_values[0, :, :, 0]),
         lungs=lungs_in_frame(lungs, facts.input_to_image),
         frame_to_image=facts.input_to_image,
     )

@@ -42,7 +42,7 @@ from fieldray.reports.images import MapFileNames, overlay_spec, write_class_map,
 from fieldray.settings import SETTING_ROWS, Settings, Value
 from fieldray.store.results import ResultQuery
 from fieldray.store.work_list import HistoryQuery
-from fieldray.workers.calls import AnalyseRequest
+from fieldray.workers.calls import AnalysisRequest
 from fieldray.workers.pool import PoolClosed, number_of_workers, open_workers
 
 if TYPE_CHECKING:
@@ -347,15 +347,15 @@ def _write(
     write_class_map(stem, outcome, manifest, inputs=inputs, lungs_pack=lungs_pack)
     try:
         frame = overlay_spec(outcome.facts.rows, outcome.facts.columns)
-        seen = workers.analyse(AnalyseRequest(ref=outcome.ref, frame_spec=frame), model=None)
+        seen = workers.analyse(AnalysisRequest(ref=outcome.ref, whole_image_input_spec=frame), model=None)
     except (UsageProblem, StorageProblem, PoolClosed):
         raise
     except FieldrayError as problem:
         log.warning("an image cannot be read for its overlay: %s", problem.reason.text)
         return True, True
-    if seen.values is None or seen.facts.content_sha256 != outcome.facts.content_sha256:
+    if seen.input_values is None or seen.facts.content_sha256 != outcome.facts.content_sha256:
         return True, True
-    write_overlay(stem, outcome, manifest, grey=seen.values[0, :, :, 0], inputs=inputs)
+    write_overlay(stem, outcome, manifest, grey=seen.input_values[0, :, :, 0], inputs=inputs)
     return True, False
 
 

@@ -37,7 +37,7 @@ from fieldray.errors import (
 from fieldray.inference.backend import prediction_of
 from fieldray.inference.engine import Engine
 from fieldray.reasons import NOTE_TEMPLATES, Reason, reason
-from fieldray.workers.calls import AnalyseRequest, AnalysisResult, DeviceRunResult
+from fieldray.workers.calls import AnalysisRequest, AnalysisResult, DeviceRunResult
 from fieldray.workers.pool import Workers
 
 log = logging.getLogger(__name__)
@@ -150,16 +150,16 @@ class _ImageScreening:
         except Exception as error:
             return [self._ended(error, AnalysisResult())] * len(self.setups)
 
-    def _question(self, setup: PackSetup) -> AnalyseRequest:
+    def _question(self, setup: PackSetup) -> AnalysisRequest:
         """Return the request to a worker, with the device on which the pack's classifier runs.
 
         Waits until the engine has a device for the pack. Raises Cancelled, BackendProblem.
         """
         name = self.engine.next_device(setup.model, is_cancelled=self.is_cancelled)
-        return AnalyseRequest(
+        return AnalysisRequest(
             ref=self.ref,
             rules=setup.model.manifest.accepted,
-            points=setup.points,
+            operating_points=setup.points,
             overrides=setup.overrides,
             detail=self.detail,
             classifier_location="here" if name == CPU.name else "elsewhere",

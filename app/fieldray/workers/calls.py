@@ -41,7 +41,7 @@ class PackNetworks:
     """
 
     classifier: Model | None
-    finder: Model | None
+    lung_finder: Model | None
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class LoadResult:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class AnalyseRequest:
+class AnalysisRequest:
     """A request to analyse one image: read the file, find the lungs, run the classifier. Some steps can be left out.
 
     ref                  the image
@@ -85,9 +85,9 @@ class AnalyseRequest:
 
     ref: ImageRef
     rules: HeaderRules | None = None
-    frame_spec: InputSpec | None = None
+    whole_image_input_spec: InputSpec | None = None
     finds_lungs: bool = False
-    points: Mapping[str, OperatingPoint | None] = field(default_factory=dict)
+    operating_points: Mapping[str, OperatingPoint | None] = field(default_factory=dict)
     overrides: RefusalOverrides = RefusalOverrides()  # noqa: RUF009 - it is frozen
     detail: Detail = "needed"
     classifier_location: ClassifierLocation = "nowhere"
@@ -124,11 +124,11 @@ class AnalysisResult:
     is_refusal: bool = False
     stage: Stage = "decode"
     overruled_reasons: tuple[Reason, ...] = ()
-    values: NDArray[np.uint8] | None = None
+    input_values: NDArray[np.uint8] | None = None
     network_output: NetworkOutput | None = None
     image_number: int = 0
     is_approximate: bool = False
-    step: Annotated[int, Meta(ge=1, lt=2**31)] = 1
+    reduction_factor: Annotated[int, Meta(ge=1, lt=2**31)] = 1
 
     def __post_init__(self) -> None:
         facts = self.facts
@@ -138,8 +138,8 @@ class AnalysisResult:
             _require_grey(facts.thumbnail, longest=THUMBNAIL_SIDE)
         if len(facts.preview) > _LARGEST_PREVIEW:
             raise ValueError("a preview of this size")
-        if self.values is not None and self.values.ndim != 4:
-            raise ValueError(f"no input: {self.values.shape}")
+        if self.input_values is not None and self.input_values.ndim != 4:
+            raise ValueError(f"no input: {self.input_values.shape}")
         if self.lungs is not None and self.lungs.shares.ndim != 2:
             raise ValueError("no mask")
 
@@ -156,7 +156,9 @@ class AnalysisResult:
         """
         if not self.is_approximate or self.facts.input_to_image is None:
             return False
-        return setup.is_borderline(scores, features, oversampling=self.facts.input_to_image.min_scale / self.step)
+        return setup.is_borderline(
+            scores, features, oversampling=self.facts.input_to_image.min_scale / self.reduction_factor
+        )
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -185,7 +187,7 @@ class DisplayRequest:
 
     ref: ImageRef
     content_sha256: str = ""
-    side: int = 0
+    longer_side_px: int = 0
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -206,7 +208,7 @@ class DeviceRunRequest:
     values  (1, height, width, channels) uint8, the input of the network
     """
 
-    number: int
+    request_number: int
     values: NDArray[np.uint8]
 
 
@@ -222,17 +224,17 @@ class DeviceRunResult:
     features: NDArray[np.float32] | None = None
 
 
-LOAD: Final = ChildFunction("load", LoadRequest, LoadResult)
+LOAD_NETWORKS: Final = ChildFunction("load", LoadRequest, LoadResult)
 # One image, read once, with a request for each pack; the results are in the order of the requests.
-ANALYSE: Final = ChildFunction("look", tuple[AnalyseRequest, ...], tuple[AnalysisResult, ...])
-RUN: Final = ChildFunction("run", PackInferRequest, NetworkOutput)
+ANALYSE_IMAGE: Final = ChildFunction("look", tuple[AnalysisRequest, ...], tuple[AnalysisResult, ...])
+RUN_CLASSIFIER: Final = ChildFunction("run", PackInferRequest, NetworkOutput)
 # Sent by a worker to its parent process during the analysis of an image.
 RUN_ON_DEVICE: Final = ChildFunction("elsewhere", DeviceRunRequest, DeviceRunResult)
 READ_IMAGE: Final = ChildFunction("image", DisplayRequest, Image)
 READ_SHOWN_IMAGE: Final = ChildFunction("shown", DisplayRequest, ShownImage)
 DECODE_PREVIEW: Final = ChildFunction("preview", bytes, PreviewResult)
 HASH_FILE: Final = ChildFunction("hash", DisplayRequest, str)
-SEARCH_MEMBERS: Final = ChildFunction("members", MemberSearch, FoundMembers)
+SEARCH_ZIP_MEMBERS: Final = ChildFunction("members", MemberSearch, FoundMembers)
 IDENTIFY_OBJECT: Final = ChildFunction("identify", ObjectHead, ObjectContent)
 
 
@@ -250,7 +252,7 @@ def load_request(*models: Model) -> LoadRequest:
     files = {
         part.model_sha256: np.frombuffer(part.files["litert"], np.uint8) for pair in pairs for part in pair if part
     }
-    packs = (PackNetworks(classifier=_without_files(one), finder=_without_files(finder)) for one, finder in pairs)
+    packs = (PackNetworks(classifier=_without_files(one), lung_finder=_without_files(finder)) for one, finder in pairs)
     return LoadRequest(packs=tuple(packs), files=files)
 
 

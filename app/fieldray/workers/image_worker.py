@@ -122,7 +122,7 @@ class _PackAnalysis:
     """
 
     number: int
-    question: calls.AnalyseRequest
+    question: calls.AnalysisRequest
     pack: _LoadedPack
     shared: _Shared
     result: calls.AnalysisResult
@@ -173,7 +173,7 @@ class ImageWorker:
         finders: dict[tuple[str, str], _LoadedNetwork] = {}
         packs: list[_LoadedPack] = []
         for networks in question.packs:
-            classifier, finder = networks.classifier, networks.finder
+            classifier, finder = networks.classifier, networks.lung_finder
             if finder and (key := (finder.pack_name, finder.model_sha256)) not in finders:
                 try:
                     finders[key] = self._loaded(finder, question.files)
@@ -189,7 +189,7 @@ class ImageWorker:
     def _loaded(self, model: Model, files: Mapping[str, NDArray[np.uint8]]) -> _LoadedNetwork:
         return _LoadedNetwork(model, self._open_network(model, files[model.model_sha256]))
 
-    def analyse_for_each(self, questions: Sequence[calls.AnalyseRequest]) -> tuple[calls.AnalysisResult, ...]:
+    def analyse_for_each(self, questions: Sequence[calls.AnalysisRequest]) -> tuple[calls.AnalysisResult, ...]:
         """Analyse one image, opened once, for several packs.
 
         Returns a result for each request, in the order of the requests. Never raises for a bad image: the result
@@ -206,7 +206,7 @@ class ImageWorker:
         shared = _Shared(file, opened_s=time.perf_counter() - began_s)
         return tuple(self._analyse_with_pack(number, question, shared) for number, question in enumerate(questions))
 
-    def _analyse_with_pack(self, number: int, question: calls.AnalyseRequest, shared: _Shared) -> calls.AnalysisResult:
+    def _analyse_with_pack(self, number: int, question: calls.AnalysisRequest, shared: _Shared) -> calls.AnalysisResult:
         file, pack = shared.file, self._packs[question.pack_number] if self._packs else _LoadedPack(None, None)
         facts = ImageFacts(content_sha256=file.content_sha256, file_stamp=file.stamp)
         view = _PackAnalysis(number, question, pack, shared, calls.AnalysisResult(facts=facts), read_s=shared.opened_s)
@@ -271,7 +271,7 @@ class ImageWorker:
         detail  minimum detail in which the image is read
         """
         question, classifier = view.question, view.pack.classifier
-        wanted = question.frame_spec or (classifier.model.manifest.input if classifier else None)
+        wanted = question.whole_image_input_spec or (classifier.model.manifest.input if classifier else None)
         finder = view.pack.finder.model.manifest.input if view.pack.finder and question.finds_lungs else None
         crops = wanted is not None and wanted.crop != "none" and finder is not None
         is_whole = (
@@ -299,7 +299,7 @@ class ImageWorker:
         tensors, key = view.shared.network_inputs, (image, wanted, box)
         tensor = tensors[key] = tensors[key] if key in tensors else to_network_input(image, wanted, box=box)
         facts = replace(view.result.facts, pixel_map=tensor.input_to_image)
-        notes = (*facts.notes, *(() if question.frame_spec else completeness_notes(image, lungs)))
+        notes = (*facts.notes, *(() if question.whole_image_input_spec else completeness_notes(image, lungs)))
         facts = replace(facts, notes=(*notes, *["read_twice"] * (detail == "finer")))
         view.result = replace(
             view.result,
@@ -320,7 +320,9 @@ class ImageWorker:
         assert classifier
         view.result = replace(view.result, stage="decode")
         image = self._read(view, view.fine)
-        tensor = to_network_input(image, view.question.frame_spec or classifier.model.manifest.input, box=view.box)
+        tensor = to_network_input(
+            image, view.question.whole_image_input_spec or classifier.model.manifest.input, box=view.box
+        )
         view.result = replace(
             view.result,
             facts=replace(view.result.facts, pixel_map=tensor.input_to_image),
@@ -388,7 +390,7 @@ class ImageWorker:
 
         If the device failed, the result stays without an answer: the parent process already has the reason.
         """
-        classifier, values = view.pack.classifier, view.result.values
+        classifier, values = view.pack.classifier, view.result.input_values
         if classifier is None or values is None:
             return False
         view.result = replace(view.result, values=None)
@@ -396,7 +398,7 @@ class ImageWorker:
         ran = calls.DeviceRunResult()
         if view.question.classifier_location == "elsewhere":
             try:
-                ran = self._run_elsewhere(calls.DeviceRunRequest(number=view.number, values=values))
+                ran = self._run_elsewhere(calls.DeviceRunRequest(request_number=view.number, values=values))
             except BackendProblem:
                 return False
         scores, features = ran.scores, ran.features
@@ -409,7 +411,7 @@ class ImageWorker:
             classifier.run_count += 1
             view.result = replace(view.result, network_output=network_output, image_number=classifier.run_count)
             scores, features = scores_by_label_code(classifier.model, network_output.scores), network_output.features
-        setup = PackSetup(model=classifier.model, points=view.question.points)
+        setup = PackSetup(model=classifier.model, points=view.question.operating_points)
         return view.result.is_borderline(setup, scores, features)
 
 
@@ -455,10 +457,10 @@ def _file(question: calls.DisplayRequest) -> ImageFile:
 
 
 def _shown(question: calls.DisplayRequest) -> ShownImage:
-    image = _file(question).read_for_display(question.side)
+    image = _file(question).read_for_display(question.longer_side_px)
     lower_priority()
     rows, columns = image.size
-    pixels = thumbnail(image, min(question.side, int(max(image.extent))))
+    pixels = thumbnail(image, min(question.longer_side_px, int(max(image.extent))))
     return ShownImage(pixels=pixels, file_rows=rows, file_columns=columns)
 
 
@@ -476,20 +478,20 @@ with contextlib.suppress(BackendProblem):
 _worker: Final = ImageWorker()
 
 
-def _analyse_for_each(questions: Sequence[calls.AnalyseRequest]) -> tuple[calls.AnalysisResult, ...]:
+def _analyse_for_each(questions: Sequence[calls.AnalysisRequest]) -> tuple[calls.AnalysisResult, ...]:
     seen = _worker.analyse_for_each(questions)
     lower_priority()  # after the first image, a run must not slow down other programs
     return seen
 
 
 handle: Final = make_message_handler(
-    (calls.LOAD, _worker.load),
-    (calls.ANALYSE, _analyse_for_each),
-    (calls.RUN, _worker.run),
+    (calls.LOAD_NETWORKS, _worker.load),
+    (calls.ANALYSE_IMAGE, _analyse_for_each),
+    (calls.RUN_CLASSIFIER, _worker.run),
     (calls.READ_IMAGE, lambda question: _file(question).read_for_display(None)),
     (calls.READ_SHOWN_IMAGE, _shown),
     (calls.DECODE_PREVIEW, lambda question: calls.PreviewResult(decode_preview(question))),
     (calls.HASH_FILE, lambda question: hash_file(question.ref)[0]),
-    (calls.SEARCH_MEMBERS, functools.partial(search_members, is_own_report=_is_own_report)),
+    (calls.SEARCH_ZIP_MEMBERS, functools.partial(search_members, is_own_report=_is_own_report)),
     (calls.IDENTIFY_OBJECT, functools.partial(identify_object, is_own_report=_is_own_report)),
 )

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from fieldray.processes.child import ChildFunction
     from fieldray.processes.serving import Handler
     from fieldray.settings import Settings
-    from fieldray.workers.calls import AnalyseRequest, AnalysisResult, DeviceRunResult
+    from fieldray.workers.calls import AnalysisRequest, AnalysisResult, DeviceRunResult
 
     RunElsewhere = Callable[[int, NDArray[np.uint8]], DeviceRunResult]
 
@@ -148,7 +148,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         """
         self._group = tuple(models)
 
-    def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
+    def analyse(self, question: AnalysisRequest, *, model: Model | None) -> AnalysisResult:
         """Analyse an image for one model. Never raises for a bad file: the result contains the problem.
 
         If the child process ends during the analysis, the image is tried again: once, or twice if the classifier was
@@ -161,7 +161,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
     def analyse_for_each(
         self,
-        questions: Sequence[tuple[AnalyseRequest, Model | None]],
+        questions: Sequence[tuple[AnalysisRequest, Model | None]],
         *,
         run_elsewhere: RunElsewhere | None = None,
         is_cancelled: Callable[[], bool] = lambda: False,
@@ -193,7 +193,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
     def _analyse_in_one_child(
         self,
-        questions: Sequence[tuple[AnalyseRequest, Model | None]],
+        questions: Sequence[tuple[AnalysisRequest, Model | None]],
         *,
         run_elsewhere: RunElsewhere | None,
         is_cancelled: Callable[[], bool],
@@ -211,21 +211,21 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         key = self._stamps.key.hex() if self._stamps else ""
         begun = self._given_up
 
-        def request(one: AnalyseRequest, model: Model | None, loaded: Sequence[Model]) -> AnalyseRequest:
+        def request(one: AnalysisRequest, model: Model | None, loaded: Sequence[Model]) -> AnalysisRequest:
             finds, number = bool(model and calls.lung_finder_of(model)), _index(model, loaded) if model else 0
             return replace(one, ref=slim, stamp_key=key, pack_number=number, finds_lungs=finds)
 
-        def asked(loaded: Sequence[Model]) -> tuple[AnalyseRequest, ...]:
+        def asked(loaded: Sequence[Model]) -> tuple[AnalysisRequest, ...]:
             return tuple(request(one, model, loaded) for one, model in questions)
 
         def elsewhere(question: calls.DeviceRunRequest) -> calls.DeviceRunResult:
-            if run_elsewhere is None or not 0 <= question.number < len(questions):
+            if run_elsewhere is None or not 0 <= question.request_number < len(questions):
                 raise ValueError("a question that nobody expects")
-            return run_elsewhere(question.number, question.values)
+            return run_elsewhere(question.request_number, question.values)
 
         try:
             seen = self._ask(
-                calls.ANALYSE,
+                calls.ANALYSE_IMAGE,
                 asked,
                 models=[of for _, of in questions if of],
                 tries_in_classifier=1 if len(questions) > 1 else _TRIES_IN_CLASSIFIER,
@@ -248,12 +248,12 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         Returns None if the image cannot be read.
         """
         from fieldray.domain.image import NetworkInput
-        from fieldray.workers.calls import AnalyseRequest
+        from fieldray.workers.calls import AnalysisRequest
 
-        seen = self.analyse(AnalyseRequest(ref=ref, frame_spec=spec), model=None)
-        if seen.values is None or seen.facts.input_to_image is None:
+        seen = self.analyse(AnalysisRequest(ref=ref, whole_image_input_spec=spec), model=None)
+        if seen.input_values is None or seen.facts.input_to_image is None:
             return None
-        return NetworkInput(values=seen.values, input_to_image=seen.facts.input_to_image)
+        return NetworkInput(values=seen.input_values, input_to_image=seen.facts.input_to_image)
 
     def run(self, values: NDArray[np.uint8], *, model: Model, is_cancelled: Callable[[], bool]) -> NetworkOutput:
         """Run a model on a network input (height, width, channels) uint8, in a free child process.
@@ -264,12 +264,12 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
         Raises BackendProblem if every child process ended, PoolClosed, WorkerProblem.
         """
-        from fieldray.workers.calls import RUN, PackInferRequest
+        from fieldray.workers.calls import RUN_CLASSIFIER, PackInferRequest
 
         def asked(loaded: Sequence[Model]) -> PackInferRequest:
             return PackInferRequest(values=values, pack_number=_index(model, loaded))
 
-        return self._ask(RUN, asked, models=[model], is_cancelled=is_cancelled)
+        return self._ask(RUN_CLASSIFIER, asked, models=[model], is_cancelled=is_cancelled)
 
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
         """Read an image at full resolution.
@@ -292,7 +292,8 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         from fieldray.workers import calls
 
         return self._ask(
-            calls.READ_SHOWN_IMAGE, lambda *_: calls.DisplayRequest(ref=ref, content_sha256=content_sha256, side=side)
+            calls.READ_SHOWN_IMAGE,
+            lambda *_: calls.DisplayRequest(ref=ref, content_sha256=content_sha256, longer_side_px=side),
         )
 
     def read_preview(self, preview: bytes) -> NDArray[np.uint8]:
@@ -312,7 +313,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         from fieldray.imaging.archive import image_refs_in_zip
         from fieldray.workers import calls
 
-        return image_refs_in_zip(ref, lambda question: self._ask(calls.SEARCH_MEMBERS, lambda *_: question))
+        return image_refs_in_zip(ref, lambda question: self._ask(calls.SEARCH_ZIP_MEMBERS, lambda *_: question))
 
     def identify(self, question: ObjectHead) -> ObjectContent:
         """Identify an object on a server by its first bytes.
@@ -375,7 +376,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
             return
         child.models = ()
         try:
-            loaded = calls.LOAD.ask(child, calls.load_request(*models), timeout_s=self._timeout_s)
+            loaded = calls.LOAD_NETWORKS.ask(child, calls.load_request(*models), timeout_s=self._timeout_s)
         except FieldrayError as error:
             raise BackendProblem(error.reason) from error
         child.models, self.detail = models, f"{loaded.runtime} {loaded.version}, {self.size} x 1"

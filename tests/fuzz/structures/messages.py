@@ -145,9 +145,9 @@ def _answers() -> tuple[tuple[str, Message], ...]:
         found: list[tuple[str, Message]] = []
         rules = HeaderRules(modalities=("DX",), body_parts=(), views=())
         for name in ("a.dcm", "ct.dcm", "text"):
-            look = calls.AnalyseRequest(ref=ImageRef(path=folder / name), frame_spec=_SPEC, rules=rules)
+            look = calls.AnalysisRequest(ref=ImageRef(path=folder / name), whole_image_input_spec=_SPEC, rules=rules)
             found.append(("look", handle(encode_message((look,), call="look"))))
-        show = calls.DisplayRequest(ref=ImageRef(path=path), side=64)
+        show = calls.DisplayRequest(ref=ImageRef(path=path), longer_side_px=64)
         found += [(name, handle(encode_message(show, call=name))) for name in ("image", "shown", "hash")]
     (seen,) = decode_message(found[0][1], tuple[calls.AnalysisResult, ...])
     answered = replace(seen, values=None, lungs=lungs(), network_output=_scores(), image_number=3)
@@ -215,14 +215,14 @@ def read_answer(data: bytes, _folder: Path) -> str | None:
 
 def _listed(answer: Message) -> None:
     """Read a list of zip members. Each must have a valid key. The part is made the last, else the loop never ends."""
-    part = replace(calls.SEARCH_MEMBERS.decode_answer(answer), last_member=None)
+    part = replace(calls.SEARCH_ZIP_MEMBERS.decode_answer(answer), last_member=None)
     for ref in image_refs_in_zip(_REF, lambda _question: part):
         image_key(ref)
 
 
 def _read_and_kept(answer: Message) -> None:
     """Read the facts of an image. They must survive being stored."""
-    for seen in calls.ANALYSE.decode_answer(answer):
+    for seen in calls.ANALYSE_IMAGE.decode_answer(answer):
         ref = _REF if seen.header is None else replace(_REF, kind=seen.kind, header=seen.header)
         kept = RefusedOutcome(ref=ref, reason=seen.problem or reason("blank"), facts=seen.facts, lungs=seen.lungs)
         columns = outcome_columns(kept)

@@ -26,7 +26,7 @@ from attack import images as made
 from fieldray.domain.image import ImageRef
 from fieldray.domain.model import InputSpec
 from fieldray.imaging.discover import discover
-from fieldray.workers.calls import AnalyseRequest
+from fieldray.workers.calls import AnalysisRequest
 from fieldray.workers.pool import Workers
 from phantoms import write_dicom
 
@@ -51,7 +51,7 @@ def _read(pool: Workers, path: Path) -> str | None:
     (ref,) = discover([path])
     if ref.problem:
         return ref.problem.code
-    problem = pool.analyse(AnalyseRequest(ref=ref, frame_spec=SPEC), model=None).problem
+    problem = pool.analyse(AnalysisRequest(ref=ref, whole_image_input_spec=SPEC), model=None).problem
     assert pool.pids == pids
     assert psutil.Process(pids[0]).memory_info().rss < 700 * 2**20
     return problem.code if problem else None

@@ -30,7 +30,7 @@ from fieldray.imaging.reduction import (
     target_size,
 )
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray.workers.calls import AnalyseRequest
+from fieldray.workers.calls import AnalysisRequest
 from fieldray.workers.pool import Workers
 from phantoms import LOSSLESS, LOSSY, saved, scaled, write_collection, write_dicom
 from raised import raises
@@ -388,7 +388,7 @@ def test_a_worker_reports_whether_an_image_was_reduced(tmp_path: Path) -> None:
     path = write_dicom(tmp_path / "image.dcm", IMAGE, transfer_syntax=WAVELETS)
     with Workers(1, timeout_s=60, memory_limit_mb=2048) as pool:
         looks = [
-            AnalyseRequest(ref=ImageRef(path=path), frame_spec=SPEC, detail=detail)
+            AnalysisRequest(ref=ImageRef(path=path), whole_image_input_spec=SPEC, detail=detail)
             for detail in ("needed", "finer", "full")
         ]
         reads = [pool.analyse(look, model=None) for look in looks]

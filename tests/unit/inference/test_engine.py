@@ -21,7 +21,7 @@ from fieldray.errors import BackendProblem, Cancelled, StorageProblem
 from fieldray.inference.engine import TRIES_PER_IMAGE, Engine
 from fieldray.pipeline.screen import screen_image
 from fieldray.reasons import reason
-from fieldray.workers.calls import AnalyseRequest, AnalysisResult
+from fieldray.workers.calls import AnalysisRequest, AnalysisResult
 from raised import raises
 from tiny_models import tiny_manifest, tiny_model
 from waiting import WAIT_S, Events, wait_for
@@ -295,7 +295,7 @@ def test_an_input_for_a_closed_model_is_run_by_no_other_model() -> None:
     """Another pack is opened while a worker reads the image: the new pack's answer must not count as the first's."""
 
     class Slow(FakeReaders):
-        def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
+        def analyse(self, question: AnalysisRequest, *, model: Model | None) -> AnalysisResult:
             engine.open(next(opened))
             return super().analyse(question, model=model)
 

@@ -28,7 +28,7 @@ from fieldray.imaging.synthetic import chest_phantom
 from fieldray.pipeline.batch import Batch, make_batch
 from fieldray.pipeline.batch_ports import BatchOptions
 from fieldray.store.results import ResultQuery
-from fieldray.workers.calls import AnalyseRequest, AnalysisResult
+from fieldray.workers.calls import AnalysisRequest, AnalysisResult
 from fieldray.workers.pool import Workers
 from phantoms import write_bad_inputs, write_collection, write_dicom
 from tiny_models import tiny_manifest, tiny_model
@@ -49,7 +49,7 @@ class WorkersThatChangeFiles:
         return getattr(self._pool, name)
 
     def analyse_for_each(
-        self, questions: Sequence[tuple[AnalyseRequest, Model | None]], *, run_elsewhere: RunElsewhere, **_: Any
+        self, questions: Sequence[tuple[AnalysisRequest, Model | None]], *, run_elsewhere: RunElsewhere, **_: Any
     ) -> tuple[AnalysisResult, ...]:
         ((question, model),) = questions
         self._change(question.ref)
@@ -57,8 +57,8 @@ class WorkersThatChangeFiles:
         seen = self._pool.analyse(
             replace(question, frame_spec=model.manifest.input, classifier_location="nowhere"), model=None
         )
-        if seen.values is not None and not seen.problem:
-            run_elsewhere(0, seen.values)
+        if seen.input_values is not None and not seen.problem:
+            run_elsewhere(0, seen.input_values)
         return (seen,)
 
     def hash_file(self, ref: ImageRef) -> tuple[str, bytes]:

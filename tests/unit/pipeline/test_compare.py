@@ -20,7 +20,7 @@ from fieldray.imaging.synthetic import lung_mask
 from fieldray.pipeline.compare import PairComparer, find_single_image, lungs_in_frame, make_comparison_process
 from fieldray.processes.child import Child
 from fieldray.reasons import reason
-from fieldray.workers.calls import AnalyseRequest, AnalysisResult
+from fieldray.workers.calls import AnalysisRequest, AnalysisResult
 from lungs import lungs
 from pairs import chest
 from tiny_lungs import tiny_lungs_model
@@ -43,7 +43,7 @@ class ChestReaders(LungReaders):
     def __init__(self, finder: FakeFinder) -> None:
         super().__init__(finder, open_file=ChestFile)
 
-    def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
+    def analyse(self, question: AnalysisRequest, *, model: Model | None) -> AnalysisResult:
         assert model
         name = question.ref.path.name
         header = ImageHeader(patient_id=Path(name).stem.partition("-")[0])
@@ -118,7 +118,7 @@ def test_a_cancelled_comparison_ends_and_the_next_one_runs() -> None:
     asked = threading.Event()
 
     class SlowReaders(ChestReaders):
-        def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
+        def analyse(self, question: AnalysisRequest, *, model: Model | None) -> AnalysisResult:
             if "wait" in question.ref.path.name:
                 asked.set()
                 cancelled.wait(30)
@@ -157,7 +157,7 @@ def test_a_folder_is_no_image(tmp_path: Path) -> None:
 
 def test_a_cancelled_comparison_reads_no_image() -> None:
     class NoReaders(ChestReaders):
-        def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
+        def analyse(self, question: AnalysisRequest, *, model: Model | None) -> AnalysisResult:
             raise AssertionError("an image was read")
 
     with comparer(child=make_comparison_process, workers=NoReaders(FakeFinder(MASK))) as one, pytest.raises(Cancelled):

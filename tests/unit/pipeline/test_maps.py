@@ -16,7 +16,7 @@ from fieldray.domain.run import PackOfRun
 from fieldray.errors import UsageProblem, WorkerProblem
 from fieldray.pipeline.export import write_maps
 from fieldray.reasons import reason
-from fieldray.workers.calls import AnalyseRequest, AnalysisResult
+from fieldray.workers.calls import AnalysisRequest, AnalysisResult
 from fieldray.workers.pool import PoolClosed
 from lungs import COLUMNS, ROWS, lungs
 from outcomes import failed, image_ref, read_facts, refused, screened
@@ -31,14 +31,14 @@ class RereadingReaders(FakeReaders):
         super().__init__()
         self._changed, self._problem = changed, problem
 
-    def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
-        ref, spec = question.ref, question.frame_spec
+    def analyse(self, question: AnalysisRequest, *, model: Model | None) -> AnalysisResult:
+        ref, spec = question.ref, question.whole_image_input_spec
         if self._problem:
             raise self._problem
         assert spec
         values = np.full((1, spec.height, spec.width, 1), 90, np.uint8)
         content = "other" if ref.path.name == self._changed else "c" * 64
-        return AnalysisResult(values=values, facts=ImageFacts(content_sha256=content))
+        return AnalysisResult(input_values=values, facts=ImageFacts(content_sha256=content))
 
 
 def image(name: str) -> ScreenedOutcome:

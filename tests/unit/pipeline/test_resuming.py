@@ -31,7 +31,7 @@ from fieldray.reasons import reason
 from fieldray.store.deletion import delete_runs
 from fieldray.store.results import ResultStore
 from fieldray.store.work_list import HistoryQuery
-from fieldray.workers.calls import AnalyseRequest, AnalysisResult
+from fieldray.workers.calls import AnalysisRequest, AnalysisResult
 from fieldray.workers.pool import PoolClosed
 from outcomes import image_ref, operating_point, pack_spec, run_spec, screened
 from program import write_images
@@ -57,7 +57,7 @@ class Readers(FakeReaders):
     def set_stamper(self, stamps: FileStamper) -> None:
         self._stamps = stamps
 
-    def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
+    def analyse(self, question: AnalysisRequest, *, model: Model | None) -> AnalysisResult:
         ref, found = question.ref, super().analyse(question, model=model)
         data, state = read_bytes_and_state(ref)
         assert self._stamps

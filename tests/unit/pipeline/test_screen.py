@@ -19,7 +19,7 @@ from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.source import FileStamper
 from fieldray.pipeline.screen import screen_image, screen_with_packs
 from fieldray.reasons import reason
-from fieldray.workers.calls import AnalyseRequest, AnalysisResult
+from fieldray.workers.calls import AnalysisRequest, AnalysisResult
 from raised import raises
 from tiny_models import tiny_manifest, tiny_model
 
@@ -175,9 +175,9 @@ class Noted(FakeReaders):
         super().__init__()
         self._grey, self._notes = grey, notes
 
-    def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
+    def analyse(self, question: AnalysisRequest, *, model: Model | None) -> AnalysisResult:
         seen = super().analyse(question, model=model)
-        values = np.full_like(seen.values, self._grey)
+        values = np.full_like(seen.input_values, self._grey)
         return replace(seen, values=values, facts=replace(seen.facts, notes=self._notes))
 
 

@@ -22,7 +22,7 @@ from fieldray.inference.backend import NetworkOutput
 from fieldray.packs.verified import LEGACY_MANIFEST as LEGACY
 from fieldray.pipeline.screen import screen_image
 from fieldray.reasons import reason
-from fieldray.workers.calls import AnalyseRequest, AnalysisResult
+from fieldray.workers.calls import AnalysisRequest, AnalysisResult
 from raised import raises
 from tiny_lungs import tiny_lungs_model
 from tiny_models import tiny_manifest, tiny_model
@@ -194,7 +194,7 @@ def test_a_second_reading_finds_the_lungs_again() -> None:
 class Swapped(LungReaders):
     """The file has another content each time it is opened."""
 
-    def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
+    def analyse(self, question: AnalysisRequest, *, model: Model | None) -> AnalysisResult:
         seen = super().analyse(question, model=model)
         return replace(seen, facts=replace(seen.facts, content_sha256=f"{len(self.turns)}" * 64))
 

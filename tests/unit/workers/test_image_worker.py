@@ -34,7 +34,7 @@ from fieldray.inference.litert import Network
 from fieldray.processes.child import encode_message
 from fieldray.reasons import reason
 from fieldray.workers import calls
-from fieldray.workers.calls import AnalyseRequest, AnalysisResult
+from fieldray.workers.calls import AnalysisRequest, AnalysisResult
 from fieldray.workers.image_worker import ImageWorker, handle
 from phantoms import write_dicom
 from tiny_lungs import tiny_lungs_model
@@ -150,17 +150,17 @@ class Files(ImageFile):
 def look(ref: ImageRef, spec: InputSpec, finder: FakeFinder | None = None, **question: Any) -> AnalysisResult:
     Files.asked.clear()
     readers = LungReaders(finder, open_file=Files)
-    return readers.analyse(AnalyseRequest(ref=ref, **question), model=model(spec))
+    return readers.analyse(AnalysisRequest(ref=ref, **question), model=model(spec))
 
 
 def test_both_networks_get_their_input(ref: ImageRef) -> None:
     finder = Boxed()
     seen = look(ref, WHOLE, finder)
-    assert seen.values is not None and seen.values.shape == (1, 32, 32, 1)
+    assert seen.input_values is not None and seen.input_values.shape == (1, 32, 32, 1)
     (lungs,) = finder.seen
     assert lungs.shape == (tiny_lungs_model().manifest.input.height, tiny_lungs_model().manifest.input.width, 1)
     alone = look(ref, WHOLE)
-    assert alone.lungs is None and np.array_equal(alone.values, seen.values)
+    assert alone.lungs is None and np.array_equal(alone.input_values, seen.input_values)
 
 
 def test_the_lung_crop_is_taken_from_the_full_resolution_of_a_png(ref: ImageRef) -> None:
@@ -169,10 +169,10 @@ def test_the_lung_crop_is_taken_from_the_full_resolution_of_a_png(ref: ImageRef)
     assert (seen.facts.rows, seen.facts.columns, seen.is_approximate) == (400, 300, False)
     box = seen.lungs.box(rows=400, columns=300, margin=CROPPED.crop_margin)
     whole = to_network_input(with_default_window(ImageFile(ref).decode_image()), CROPPED, box=box)
-    assert np.abs(seen.values.astype(int) - whole.values.astype(int)).max() <= 2
+    assert np.abs(seen.input_values.astype(int) - whole.values.astype(int)).max() <= 2
     assert seen.facts.input_to_image.row_offset == whole.input_to_image.row_offset
     assert "read_twice" not in seen.facts.notes
-    assert seen.values is not None and seen.values.shape == (1, 32, 32, 1)
+    assert seen.input_values is not None and seen.input_values.shape == (1, 32, 32, 1)
 
 
 class Coarse(PaintedFile):
@@ -201,8 +201,10 @@ def test_a_failed_second_reading_leaves_no_answer_of_the_first() -> None:
     worker.load(calls.load_request(of))
     (seen,) = worker.analyse_for_each(
         [
-            AnalyseRequest(
-                ref=ImageRef(path=Path("bright.jpg")), points=set_up_pack(of).points, classifier_location="here"
+            AnalysisRequest(
+                ref=ImageRef(path=Path("bright.jpg")),
+                operating_points=set_up_pack(of).points,
+                classifier_location="here",
             )
         ]
     )
@@ -226,13 +228,13 @@ def test_a_worker_reads_again_after_a_borderline_answer_of_a_device(said: list[f
     open_network = lambda _model, _file: cast("Any", network)  # noqa: E731
     worker = ImageWorker(open_file=Coarse, open_network=open_network, run_elsewhere=elsewhere)
     worker.load(calls.load_request(of))
-    question = AnalyseRequest(
-        ref=ImageRef(path=Path("bright.jpg")), points=set_up_pack(of).points, classifier_location="elsewhere"
+    question = AnalysisRequest(
+        ref=ImageRef(path=Path("bright.jpg")), operating_points=set_up_pack(of).points, classifier_location="elsewhere"
     )
     (seen,) = worker.analyse_for_each([question])
-    assert [one.values.shape for one in asked] == [(1, 64, 64, 1)] * 2 and {one.number for one in asked} == {0}
+    assert [one.values.shape for one in asked] == [(1, 64, 64, 1)] * 2 and {one.request_number for one in asked} == {0}
     assert "read_twice" in seen.facts.notes
-    assert (seen.values, seen.problem, seen.stage) == (None, None, "inference")
+    assert (seen.input_values, seen.problem, seen.stage) == (None, None, "inference")
     assert network.run_count == (said[1] is None) and (seen.network_output is not None) == (said[1] is None)
 
 
@@ -247,14 +249,14 @@ def test_a_turned_file_is_read_as_the_upright_image(turn: Correction, tmp_path: 
     first, second = look(right, CROPPED, eyes[0], detail="full"), look(wrong, CROPPED, eyes[1])
     assert Files.asked == [None]  # a file to be turned is never reduced
     assert (second.facts.rows, second.facts.columns) == (400, 320)
-    pairs = [(eyes[0].seen[0], eyes[1].seen[0]), (first.values, second.values)]
+    pairs = [(eyes[0].seen[0], eyes[1].seen[0]), (first.input_values, second.input_values)]
     for mine, its in (*pairs, (first.facts.thumbnail, second.facts.thumbnail)):
         assert np.abs(mine.astype(int) - its.astype(int)).max() <= 2
     assert first.facts.input_to_image == second.facts.input_to_image
     shown = [ImageFile(ref).read_for_display(None) for ref in (right, wrong)]
     assert np.abs(to_display(shown[0]).astype(int) - to_display(shown[1]).astype(int)).max() <= 1
     small = calls.READ_SHOWN_IMAGE.decode_answer(
-        handle(encode_message(calls.DisplayRequest(ref=wrong, side=100), call="shown"))
+        handle(encode_message(calls.DisplayRequest(ref=wrong, longer_side_px=100), call="shown"))
     )
     assert (small.file_rows, small.file_columns) == (400, 320)
     assert np.abs(small.pixels.astype(int) - thumbnail(shown[0], 100).astype(int)).max() <= 2
@@ -316,7 +318,7 @@ def test_several_packs_get_the_same_results_as_alone_from_one_reading(ref: Image
         worker = ImageWorker(open_file=open_file, open_network=open_network)
         worker.load(calls.load_request(*packs))
         looks = [
-            AnalyseRequest(ref=ref, finds_lungs=True, classifier_location="here", pack_number=number)
+            AnalysisRequest(ref=ref, finds_lungs=True, classifier_location="here", pack_number=number)
             for number in range(len(packs))
         ]
         return worker.analyse_for_each(looks)
@@ -333,5 +335,9 @@ def test_several_packs_get_the_same_results_as_alone_from_one_reading(ref: Image
         assert mine.network_output.scores.tobytes() == its.network_output.scores.tobytes()
         assert (mine.facts.pixel_map, mine.facts.notes) == (its.facts.input_to_image, its.facts.notes)
         assert mine.lungs is not None and its.lungs is not None and np.array_equal(mine.lungs.shares, its.lungs.shares)
-        assert (mine.step, mine.image_number, mine.facts.preview) == (its.step, its.image_number, its.facts.preview)
+        assert (mine.step, mine.image_number, mine.facts.preview) == (
+            its.reduction_factor,
+            its.image_number,
+            its.facts.preview,
+        )
     assert alone[0].network_output.scores != alone[1].network_output.scores

@@ -31,7 +31,7 @@ from fieldray.imaging.synthetic import chest_phantom
 from fieldray.inference.backend import NetworkOutput
 from fieldray.paths import child_command
 from fieldray.reasons import reason
-from fieldray.workers.calls import AnalyseRequest, AnalysisResult, DeviceRunResult
+from fieldray.workers.calls import AnalysisRequest, AnalysisResult, DeviceRunResult
 from fieldray.workers.pool import PoolClosed, Workers
 from phantoms import write_bad_inputs, write_dicom
 from raised import raises
@@ -45,7 +45,7 @@ IMAGE = chest_phantom(160, 128, 7, abnormal=False)
 
 
 def look(pool: Workers, ref: ImageRef, spec: InputSpec, *, detail: Detail = "needed") -> AnalysisResult:
-    return pool.analyse(AnalyseRequest(ref=ref, frame_spec=spec, detail=detail), model=None)
+    return pool.analyse(AnalysisRequest(ref=ref, whole_image_input_spec=spec, detail=detail), model=None)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_a_child_gives_the_same_result_as_this_process(pool: Workers, tmp_path: 
     here = decode_image_bytes(path.read_bytes(), ref)
     read = look(pool, ref, SPEC)
     expected = to_network_input(here, SPEC)
-    np.testing.assert_array_equal(read.values, expected.values)
+    np.testing.assert_array_equal(read.input_values, expected.values)
     assert read.facts.input_to_image == expected.input_to_image
     np.testing.assert_array_equal(read.facts.thumbnail, block_thumbnail(here, 64))
     assert read.facts.content_sha256 == hashlib.sha256(path.read_bytes()).hexdigest() == pool.hash_file(ref)[0]
@@ -128,7 +128,7 @@ def test_bad_files_have_their_reason_and_known_facts(pool: Workers, tmp_path: Pa
         read = look(pool, ref, SPEC)
         assert read.problem is not None, ref.path.name
         assert (read.problem.code, read.is_refusal) == (code, status == "refused"), ref.path.name
-        assert read.values is None
+        assert read.input_values is None
         assert read.facts.content_sha256 == hashlib.sha256(ref.path.read_bytes()).hexdigest()
     assert pool.pids == pids
 
@@ -154,7 +154,7 @@ def test_a_member_of_a_zip_is_read(pool: Workers, tmp_path: Path) -> None:
         archive.writestr("../a/image.dcm", image)
     ref = ImageRef(path=tmp_path / "z.zip", zip_member="../a/image.dcm")
     read = look(pool, ref, SPEC)
-    assert read.values is not None
+    assert read.input_values is not None
     assert read.facts.content_sha256 == hashlib.sha256(image).hexdigest() == pool.hash_file(ref)[0]
     gone = look(pool, ImageRef(path=tmp_path / "z.zip", zip_member="other"), SPEC)
     assert gone.problem.code == "missing"
@@ -310,7 +310,7 @@ def test_a_child_that_dies_while_loading_networks_fails_one_image_at_most(tmp_pa
 
     with Workers(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
         look = partial(
-            pool.analyse, AnalyseRequest(ref=_image(tmp_path, "image.dcm"), classifier_location="here"), model=model
+            pool.analyse, AnalysisRequest(ref=_image(tmp_path, "image.dcm"), classifier_location="here"), model=model
         )
         for ask in (look, partial(run, pool, model)):
             with raises(BackendProblem, "worker_died"):
@@ -329,9 +329,9 @@ def test_an_image_that_crashes_the_classifier_is_tried_three_times(name: str, st
         return strange_command(strange("end_in_classifier"))
 
     with Workers(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
-        seen = pool.analyse(AnalyseRequest(ref=_image(tmp_path, name), classifier_location="here"), model=tiny_model())
+        seen = pool.analyse(AnalysisRequest(ref=_image(tmp_path, name), classifier_location="here"), model=tiny_model())
         assert seen.problem == reason("worker_died") and seen.stage == "inference"
-        assert (seen.network_output, seen.values, len(begun)) == (None, None, starts)
+        assert (seen.network_output, seen.input_values, len(begun)) == (None, None, starts)
         assert seen.facts.rows == IMAGE.shape[0] and seen.facts.thumbnail is not None
         with raises(BackendProblem, "worker_died"):
             run(pool, tiny_model())
@@ -347,7 +347,7 @@ def test_a_crash_in_the_network_of_one_pack_does_not_fail_the_others(tmp_path: P
     with Workers(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
         pool.load_as_group(models)
         looks = [
-            (AnalyseRequest(ref=_image(tmp_path, "image.dcm"), classifier_location="here"), model) for model in models
+            (AnalysisRequest(ref=_image(tmp_path, "image.dcm"), classifier_location="here"), model) for model in models
         ]
         first, second = pool.analyse_for_each(looks)
     assert first.problem is None and first.network_output is not None
@@ -366,7 +366,7 @@ def looked_elsewhere(
         pool.load_as_group(models[::-1])
         image = _image(tmp_path, "image.dcm")
         looks = [
-            (AnalyseRequest(ref=image, points=set_up_pack(one).points, classifier_location="elsewhere"), one)
+            (AnalysisRequest(ref=image, operating_points=set_up_pack(one).points, classifier_location="elsewhere"), one)
             for one in models
         ]
         return list(pool.analyse_for_each(looks, run_elsewhere=said, is_cancelled=is_cancelled))
@@ -383,7 +383,7 @@ def test_a_worker_passes_each_input_on_for_the_right_pack(tmp_path: Path) -> Non
 
     seen = looked_elsewhere(tmp_path, said)
     assert asked == [(0, (1, 64, 64, 1)), (1, (1, 64, 64, 1))]
-    assert [(one.problem, one.network_output, one.values, one.stage) for one in seen] == [
+    assert [(one.problem, one.network_output, one.input_values, one.stage) for one in seen] == [
         (None, None, None, "inference")
     ] * 2
 
@@ -415,7 +415,7 @@ def test_an_image_cancelled_before_its_reading_is_not_run(tmp_path: Path) -> Non
 def test_waiting_inputs_are_run_by_their_own_pack_after_a_reload(tmp_path: Path) -> None:
     first, second = tiny_model(), tiny_model(labels=2, manifest=tiny_manifest(labels=2))
     looks = [
-        (AnalyseRequest(ref=_image(tmp_path, "image.dcm"), classifier_location="here"), model)
+        (AnalysisRequest(ref=_image(tmp_path, "image.dcm"), classifier_location="here"), model)
         for model in (first, second)
     ]
     with Workers(1, timeout_s=60, memory_limit_mb=1024) as pool, ThreadPoolExecutor(4) as threads:
@@ -440,7 +440,7 @@ def test_only_cancelled_calls_are_ended(tmp_path: Path) -> None:
         with stopped(pool):
             asked = threads.submit(run, pool, model, is_cancelled=is_over.is_set)
             time.sleep(0.2)  # this call has the child
-            look = threads.submit(pool.analyse, AnalyseRequest(ref=image), model=model)
+            look = threads.submit(pool.analyse, AnalysisRequest(ref=image), model=model)
             wanted = threads.submit(run, pool, model)
             time.sleep(0.2)
             pool.abort_calls()
