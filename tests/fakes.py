@@ -267,7 +267,7 @@ class LungReaders(FakeReaders):
         assert model
         self.turns.append(question.ref.correction)
         self._worker.load(load_request(model if self._finder else replace(model, lungs=None)))
-        return self._worker.analyse_for_each([replace(question, finds_lungs=self._finder is not None)])[0]
+        return self._worker.analyse_for_packs([replace(question, finds_lungs=self._finder is not None)])[0]
 
     def analyse_for_each(
         self, questions: Sequence[tuple[AnalysisRequest, Model | None]], *, run_elsewhere: RunElsewhere, **_: Any

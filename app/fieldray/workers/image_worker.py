@@ -189,7 +189,7 @@ class ImageWorker:
     def _loaded(self, model: Model, files: Mapping[str, NDArray[np.uint8]]) -> _LoadedNetwork:
         return _LoadedNetwork(model, self._open_network(model, files[model.model_sha256]))
 
-    def analyse_for_each(self, questions: Sequence[calls.AnalysisRequest]) -> tuple[calls.AnalysisResult, ...]:
+    def analyse_for_packs(self, questions: Sequence[calls.AnalysisRequest]) -> tuple[calls.AnalysisResult, ...]:
         """Analyse one image, opened once, for several packs.
 
         Returns a result for each request, in the order of the requests. Never raises for a bad image: the result
@@ -479,7 +479,7 @@ _worker: Final = ImageWorker()
 
 
 def _analyse_for_each(questions: Sequence[calls.AnalysisRequest]) -> tuple[calls.AnalysisResult, ...]:
-    seen = _worker.analyse_for_each(questions)
+    seen = _worker.analyse_for_packs(questions)
     lower_priority()  # after the first image, a run must not slow down other programs
     return seen
 

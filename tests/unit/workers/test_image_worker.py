@@ -199,7 +199,7 @@ def test_a_failed_second_reading_leaves_no_answer_of_the_first() -> None:
     network, of = FailsAtTheSecond(), tiny_model()
     worker = ImageWorker(open_file=Coarse, open_network=lambda _model, _file: cast("Any", network))
     worker.load(calls.load_request(of))
-    (seen,) = worker.analyse_for_each(
+    (seen,) = worker.analyse_for_packs(
         [
             AnalysisRequest(
                 ref=ImageRef(path=Path("bright.jpg")),
@@ -231,7 +231,7 @@ def test_a_worker_reads_again_after_a_borderline_answer_of_a_device(said: list[f
     question = AnalysisRequest(
         ref=ImageRef(path=Path("bright.jpg")), operating_points=set_up_pack(of).points, classifier_location="elsewhere"
     )
-    (seen,) = worker.analyse_for_each([question])
+    (seen,) = worker.analyse_for_packs([question])
     assert [one.values.shape for one in asked] == [(1, 64, 64, 1)] * 2 and {one.request_number for one in asked} == {0}
     assert "read_twice" in seen.facts.notes
     assert (seen.input_values, seen.problem, seen.stage) == (None, None, "inference")
@@ -321,7 +321,7 @@ def test_several_packs_get_the_same_results_as_alone_from_one_reading(ref: Image
             AnalysisRequest(ref=ref, finds_lungs=True, classifier_location="here", pack_number=number)
             for number in range(len(packs))
         ]
-        return worker.analyse_for_each(looks)
+        return worker.analyse_for_packs(looks)
 
     alone, asked, times = [], set[TargetSize | None](), 0
     for one in models:
