@@ -36,7 +36,7 @@ from fieldray.pipeline.screen import screen_image
 from fieldray.process_environment import usable_cores
 from fieldray.reasons import reason
 from fieldray.settings import Settings
-from fieldray.workers.pool import Workers, open_workers
+from fieldray.workers.pool import WorkerPool, open_workers
 from fieldray.workers.readiness import ModelReadiness
 
 _MIN_PIXELS: Final = 1_000_000
@@ -51,7 +51,7 @@ class SingleImageScreener:
     """Screens single images with a pack, with the processes and the device of normal screening."""
 
     setup: PackSetup
-    workers: Workers
+    workers: WorkerPool
     engine: Engine
 
     def screen(self, ref: ImageRef, *, at_full_resolution: bool) -> Outcome:

@@ -30,7 +30,7 @@ from fieldray.processes.wire import Message
 from fieldray.reasons import reason
 from fieldray.settings import Settings
 from fieldray.workers.calls import AnalysisRequest
-from fieldray.workers.pool import Workers, number_of_workers, open_workers
+from fieldray.workers.pool import WorkerPool, number_of_workers, open_workers
 
 _READY_S: Final = 60.0
 
@@ -100,7 +100,7 @@ class RunEvents:
                 raise BackendProblem(reason("worker_timeout", seconds=f"{_READY_S:g}"))
 
 
-def _warm_up(workers: Workers, refs: Sequence[ImageRef], model: Model) -> None:
+def _warm_up(workers: WorkerPool, refs: Sequence[ImageRef], model: Model) -> None:
     """Let every worker process read one image of each kind, so that decoders and networks are loaded."""
     with ThreadPoolExecutor(workers.size) as threads:
         for ref in refs:

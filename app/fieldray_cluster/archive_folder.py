@@ -436,7 +436,10 @@ def list_images(
         if is_address(paths[0]):
             with scratch_folder() as scratch:
                 found = list_images_on_server(
-                    ObjectServer(paths[0]), scratch, list_members=readers.zip_members, find_images=readers.identify
+                    ObjectServer(paths[0]),
+                    scratch,
+                    list_members=readers.zip_members,
+                    find_images=readers.identify_object,
                 )
                 folder.write_list(found, progress=progress)
         else:

@@ -28,7 +28,7 @@ from fieldray.imaging.discover import zip_search_in_this_process
 from fieldray.imaging.object_identify import identify_object
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.reasons import reason
-from fieldray.workers.pool import Workers
+from fieldray.workers.pool import WorkerPool
 from fieldray_cluster.object_server import ObjectServer, address_to_path, is_address, path_to_address
 from fieldray_cluster.objects import ObjectCache, ReadAhead, list_images_on_server
 from phantoms import write_dicom
@@ -237,9 +237,11 @@ def test_a_header_that_crashes_its_reader_fails_only_its_own_object(
     for name in ("1.png", "2.killed.png", "3.png"):
         bucket.put(f"in/{name}", png.read_bytes())
     server = ObjectServer("s3://box/in")
-    with Workers(1, timeout_s=60, memory_limit_mb=2048, command=reader_command) as readers:
+    with WorkerPool(1, timeout_s=60, memory_limit_mb=2048, command=reader_command) as readers:
         found = list(
-            list_images_on_server(server, tmp_path, list_members=readers.zip_members, find_images=readers.identify)
+            list_images_on_server(
+                server, tmp_path, list_members=readers.zip_members, find_images=readers.identify_object
+            )
         )
     assert [(ref.path.name, bool(ref.problem)) for ref, _ in found] == [
         ("1.png", False), ("2.killed.png", True), ("3.png", False),

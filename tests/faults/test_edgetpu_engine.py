@@ -27,7 +27,7 @@ from fieldray.inference.coral import edgetpu_kind
 from fieldray.inference.engine import Engine
 from fieldray.packs.naming import LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME
 from fieldray.packs.verified import load_legacy
-from fieldray.workers.pool import Workers
+from fieldray.workers.pool import WorkerPool
 from fieldray.workers.readiness import ModelReadiness
 from fieldray_adapt.recipe_actions import compile_pack
 from tiny_models import (
@@ -53,7 +53,7 @@ def opened(
     said, model = Events(), model or edgetpu_model()
     kinds = [edgetpu.kind(said, run_timeout_s=1.0, start_timeout_s=5.0)]
     with (
-        Workers(1, timeout_s=20, memory_limit_mb=1024) as workers,
+        WorkerPool(1, timeout_s=20, memory_limit_mb=1024) as workers,
         Engine(said, cpu=partial(ModelReadiness, workers), kinds=kinds, **options) as engine,
         ThreadPoolExecutor(4) as threads,
     ):

@@ -31,7 +31,7 @@ from fieldray.pipeline.batch import Batch
 from fieldray.pipeline.session import Session, device_choice
 from fieldray.settings import Settings
 from fieldray.store.results import ResultQuery
-from fieldray.workers.pool import Workers, open_workers
+from fieldray.workers.pool import WorkerPool, open_workers
 from fieldray.workers.readiness import ModelReadiness
 from harness.record import Record as Ended
 from program import runner
@@ -186,7 +186,7 @@ class Clinic:
         self.settings: Final = Settings()
         self.backends: Final[dict[str, BackendState]] = {}
         self._engines: list[Engine] = []
-        self._workers: list[Workers] = []
+        self._workers: list[WorkerPool] = []
         self._references: dict[Path, ScreenedOutcome] = {}
 
     def session(self, publish: Publish) -> Session:
@@ -199,7 +199,7 @@ class Clinic:
                 self.record.add(event.image.most_urgent_result.outcome)
             publish(event)
 
-        def engines(heard: Publish, settings: Settings, workers: Workers) -> Engine:
+        def engines(heard: Publish, settings: Settings, workers: WorkerPool) -> Engine:
             device, policy = device_choice(settings)
             times_s = {"run_timeout_s": EDGETPU_TIMEOUT_S, "start_timeout_s": _START_TIMEOUT_S}
             options = {"device": device, "policy": policy, "passed": self.packs.record_passed_test}
@@ -208,7 +208,7 @@ class Clinic:
             self._engines.append(engine)
             return engine
 
-        def readers(settings: Settings, size: int) -> Workers:
+        def readers(settings: Settings, size: int) -> WorkerPool:
             self._workers.append(open_workers(settings, size))
             return self._workers[-1]
 

@@ -37,7 +37,7 @@ from fieldray.reasons import Reason, reason
 from fieldray.reports.document import BulletList, Table
 from fieldray.reports.outputs import open_output
 from fieldray.settings import Settings
-from fieldray.workers.pool import Workers
+from fieldray.workers.pool import WorkerPool
 
 START_UP_IMAGES: Final = 2  # images at the start of a repetition that are reported separately
 MIN_IMAGES: Final = START_UP_IMAGES + 1
@@ -149,9 +149,9 @@ class LoadedImage:
     values: NDArray[np.uint8]
 
 
-def open_one_worker() -> Workers:
+def open_one_worker() -> WorkerPool:
     """Start a pool with one fresh worker process that reads images."""
-    return Workers(1, timeout_s=_TIMEOUT_S, memory_limit_mb=_MEMORY_MB)
+    return WorkerPool(1, timeout_s=_TIMEOUT_S, memory_limit_mb=_MEMORY_MB)
 
 
 def find_images(folder: Path | None, *, count: int, synthetic_folder: Path) -> tuple[ImageRef, ...]:
@@ -165,7 +165,7 @@ def find_images(folder: Path | None, *, count: int, synthetic_folder: Path) -> t
     return tuple(itertools.islice(wanted, count))
 
 
-def read_images(refs: Sequence[ImageRef], spec: InputSpec, workers: Workers) -> tuple[LoadedImage, ...]:
+def read_images(refs: Sequence[ImageRef], spec: InputSpec, workers: WorkerPool) -> tuple[LoadedImage, ...]:
     """Read the images and prepare them as network input; unreadable images are left out.
 
     Raises UsageProblem (nothing_to_measure) if no image can be read.

@@ -44,7 +44,7 @@ from fieldray.bench.machine import NO_LOAD, LoadLevel, MeasuredLoad, measure_cpu
 from fieldray.domain.model import BackendName, Model
 from fieldray.domain.run import LineHandler
 from fieldray.reasons import Reason, reason
-from fieldray.workers.pool import Workers
+from fieldray.workers.pool import WorkerPool
 
 NETWORK_SCOPE: Final = "network alone"
 FILE_SCOPE: Final = "file to scores"
@@ -151,7 +151,7 @@ class MeasureOptions:
     cores: int = 1
     settle_s: float = 0.0
     min_duration_s: float = 0.0
-    open_workers: Callable[[], Workers] = open_one_worker
+    open_workers: Callable[[], WorkerPool] = open_one_worker
     energy_meter: EnergyMeter | None = None
 
 
@@ -201,7 +201,7 @@ def time_case(
     *,
     image_count: int,
     min_duration_s: float = 0.0,
-    make_workers: Callable[[], Workers] = open_one_worker,
+    make_workers: Callable[[], WorkerPool] = open_one_worker,
 ) -> list[float]:
     """Time `image_count` images of a case one after another, in fresh processes. Returns milliseconds for each image.
 

@@ -36,7 +36,7 @@ from fieldray.reasons import Reason, reason
 from fieldray.reports.outputs import is_own_report
 from fieldray.store.bookkeeping import ReusedResults
 from fieldray.store.results import ResultQuery, ResultStore
-from fieldray.workers.pool import PoolClosed, Workers
+from fieldray.workers.pool import PoolClosed, WorkerPool
 
 if TYPE_CHECKING:
     from fieldray.pipeline.watching import FolderWatch
@@ -478,7 +478,7 @@ def make_batch(
     setups: Sequence[PackSetup],
     *,
     engine: Engine,
-    workers: Workers,
+    workers: WorkerPool,
     database: Path,
     publish: Publish,
     options: BatchOptions = BatchOptions(),  # noqa: B008 - it is frozen

@@ -57,7 +57,7 @@ from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
 from fieldray.store.work_list import HistoryQuery
 from fieldray.workers.calls import AnalysisRequest
-from fieldray.workers.pool import Workers, open_workers
+from fieldray.workers.pool import WorkerPool, open_workers
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
     def __init__(
         self,
         *,
-        workers: Workers,
+        workers: WorkerPool,
         finder: Model,
         child: Callable[[], Child] = make_comparison_process,
     ) -> None:
@@ -201,7 +201,7 @@ class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
         return PairComparison(prior=prior, current=current, problem=ComparisonProblem(reason=why))
 
 
-def read_pair_image(ref: ImageRef, *, workers: Workers, finder: Model) -> PairImage:
+def read_pair_image(ref: ImageRef, *, workers: WorkerPool, finder: Model) -> PairImage:
     """Read one image and find its lungs. The header is checked by the rules of the lung-field pack.
 
     workers  workers that read the image
@@ -261,7 +261,7 @@ def lungs_in_frame(lungs: LungFields, frame: CoordinateMap) -> Mask:
     return replace(lungs, pixel_map=in_frame).mask_of_image(rows=FRAME_SIDE, columns=FRAME_SIDE)
 
 
-def find_single_image(path: Path, *, workers: Workers) -> ImageRef:
+def find_single_image(path: Path, *, workers: WorkerPool) -> ImageRef:
     """Return the reference to the only image in a file.
 
     Raises UsageProblem (compare_one_image, nothing_to_screen) for a file with no image or several images, and for a

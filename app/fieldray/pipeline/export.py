@@ -46,7 +46,7 @@ from fieldray.workers.calls import AnalysisRequest
 from fieldray.workers.pool import PoolClosed, number_of_workers, open_workers
 
 if TYPE_CHECKING:
-    from fieldray.workers.pool import Workers
+    from fieldray.workers.pool import WorkerPool
 
 _AHEAD: Final = 4  # images read ahead, per worker
 _CAPTURES: Final = "sc"  # secondary captures are written first, because other outputs refer to them
@@ -236,7 +236,7 @@ class _ImageReading(contextlib.AbstractContextManager["_ImageReading"]):
     def __init__(self, make_workers: MakeWorkers | None) -> None:
         self._make_workers = make_workers
         self._ends = contextlib.ExitStack()
-        self._workers: Workers | None = None
+        self._workers: WorkerPool | None = None
 
     def __exit__(self, *_: object) -> None:
         self._ends.close()
@@ -270,7 +270,7 @@ class _ImageReading(contextlib.AbstractContextManager["_ImageReading"]):
             pixels=result.outcome.ref.correction.apply_to_grey(pixels), file_rows=facts.rows, file_columns=facts.columns
         )
 
-    def _opened(self, make_workers: MakeWorkers) -> Workers:
+    def _opened(self, make_workers: MakeWorkers) -> WorkerPool:
         if self._workers is None:
             self._workers = make_workers()
             threads = ThreadPoolExecutor(self._workers.size, thread_name_prefix="export")
@@ -279,7 +279,7 @@ class _ImageReading(contextlib.AbstractContextManager["_ImageReading"]):
         return self._workers
 
 
-def _read(workers: Workers, side: int, result: StoredResult) -> tuple[StoredResult, ShownImage | Reason]:
+def _read(workers: WorkerPool, side: int, result: StoredResult) -> tuple[StoredResult, ShownImage | Reason]:
     outcome = result.outcome
     if isinstance(outcome, FailedOutcome):
         return result, outcome.reason
@@ -300,7 +300,7 @@ def write_maps(
     folder: Path,
     *,
     manifest: Manifest,
-    workers: Workers,
+    workers: WorkerPool,
     progress: Callable[[int], None] = lambda _: None,
 ) -> tuple[int, int]:
     """Write the heat maps, lung masks and overlays of a pack's results in a run as image files.
@@ -333,7 +333,7 @@ def write_maps(
 
 
 def _write(
-    stem: Path, outcome: Outcome, *, manifest: Manifest, workers: Workers, inputs: Sequence[Path], lungs_pack: str
+    stem: Path, outcome: Outcome, *, manifest: Manifest, workers: WorkerPool, inputs: Sequence[Path], lungs_pack: str
 ) -> tuple[bool, bool]:
     """Write the maps of one image as files. Returns whether the image has maps, and whether its overlay is missing.
 

@@ -38,7 +38,7 @@ from fieldray.inference.backend import prediction_of
 from fieldray.inference.engine import Engine
 from fieldray.reasons import NOTE_TEMPLATES, Reason, reason
 from fieldray.workers.calls import AnalysisRequest, AnalysisResult, DeviceRunResult
-from fieldray.workers.pool import Workers
+from fieldray.workers.pool import WorkerPool
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ def screen_image(
     ref: ImageRef,
     *,
     setup: PackSetup,
-    workers: Workers,
+    workers: WorkerPool,
     engine: Engine,
     detail: Detail = "needed",
     observe: Callable[[Prediction], None] = lambda _: None,
@@ -75,7 +75,7 @@ def screen_with_packs(
     ref: ImageRef,
     setups: Sequence[PackSetup],
     *,
-    workers: Workers,
+    workers: WorkerPool,
     engine: Engine,
     detail: Detail = "needed",
     observe: Callable[[Prediction], None] = lambda _: None,
@@ -123,7 +123,7 @@ class _ImageScreening:
 
     ref: ImageRef
     setups: Sequence[PackSetup]
-    workers: Workers
+    workers: WorkerPool
     engine: Engine
     detail: Detail
     observe: Callable[[Prediction], None]
@@ -144,7 +144,7 @@ class _ImageScreening:
             return [problem] * len(self.setups)
         try:
             questions = [(self._question(one), one.model) for one in self.setups]
-            return self.workers.analyse_for_each(
+            return self.workers.analyse_for_models(
                 questions, run_elsewhere=self._run_elsewhere, is_cancelled=self.is_cancelled
             )
         except Exception as error:

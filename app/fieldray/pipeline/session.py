@@ -38,7 +38,7 @@ from fieldray.reports.exporter import DEFAULT_REPORT_OPTIONS, ReportOptions
 from fieldray.settings import Settings
 from fieldray.store.locks import SessionLock
 from fieldray.store.opening import is_older_version
-from fieldray.workers.pool import Workers, number_of_workers, open_workers
+from fieldray.workers.pool import WorkerPool, number_of_workers, open_workers
 from fieldray.workers.readiness import ModelReadiness
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from fieldray.pipeline.batch import Batch
 
 
-def system_engine(publish: Publish, settings: Settings, workers: Workers) -> Engine:
+def system_engine(publish: Publish, settings: Settings, workers: WorkerPool) -> Engine:
     """Return the engine that runs models on this computer, with device and policy from the settings.
 
     `workers` run the models on the CPU. The engine records the version of every pack that passed its self-test.
@@ -92,9 +92,9 @@ class Session(contextlib.AbstractContextManager["Session"]):
         publish: Publish,
         *,
         database: Path | None = None,
-        make_engine: Callable[[Publish, Settings, Workers], Engine] = system_engine,
-        make_workers: Callable[[Settings, int], Workers] = open_workers,
-        running_workers: Workers | None = None,
+        make_engine: Callable[[Publish, Settings, WorkerPool], Engine] = system_engine,
+        make_workers: Callable[[Settings, int], WorkerPool] = open_workers,
+        running_workers: WorkerPool | None = None,
     ) -> None:
         self.database: Final = database or results_path()
         self._settings = settings
@@ -105,7 +105,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         self._engine: Engine | None = None
         self.models: tuple[Model, ...] = ()  # packs of the next run
         self._batch: Batch | None = None
-        self._viewer: Workers | None = None
+        self._viewer: WorkerPool | None = None
         self._is_closed = False
         self._shows = SessionLock(self.database)
         if self._shows.problem:
@@ -406,13 +406,13 @@ class Session(contextlib.AbstractContextManager["Session"]):
                 ends.callback(batch.join)
                 ends.callback(batch.cancel)
 
-    def _viewing(self) -> Workers:
+    def _viewing(self) -> WorkerPool:
         with self._lock:
             self._require_open()
             self._viewer = self._viewer or self._make_workers(self._settings, 1)
             return self._viewer
 
-    def _working(self) -> Workers:
+    def _working(self) -> WorkerPool:
         with self._lock:
             self._require_open()
             self._workers = self._workers or self._make_workers(self._settings, number_of_workers(self._settings))

@@ -89,7 +89,7 @@ class _Worker(Child):
         super().start()
 
 
-class Workers(contextlib.AbstractContextManager["Workers"]):
+class WorkerPool(contextlib.AbstractContextManager["Workers"]):
     """A pool of `size` child processes that read and analyse images.
 
     A call, from any thread, waits for a free child process. Close the pool after use, or use it in a `with` statement.
@@ -157,9 +157,9 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
         model  the model, loaded in the child process if needed; None to read the image without a network
         """
-        return self.analyse_for_each([(question, model)])[0]
+        return self.analyse_for_models([(question, model)])[0]
 
-    def analyse_for_each(
+    def analyse_for_models(
         self,
         questions: Sequence[tuple[AnalysisRequest, Model | None]],
         *,
@@ -186,7 +186,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
         def analyse_alone(number: int) -> AnalysisResult:
             run = run_elsewhere and (lambda _, values: run_elsewhere(number, values))
-            (seen,) = self.analyse_for_each([questions[number]], run_elsewhere=run, is_cancelled=is_cancelled)
+            (seen,) = self.analyse_for_models([questions[number]], run_elsewhere=run, is_cancelled=is_cancelled)
             return seen
 
         return tuple(map(analyse_alone, range(len(questions))))  # the other packs' networks may run without a crash
@@ -315,7 +315,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
         return image_refs_in_zip(ref, lambda question: self._ask(calls.SEARCH_ZIP_MEMBERS, lambda *_: question))
 
-    def identify(self, question: ObjectHead) -> ObjectContent:
+    def identify_object(self, question: ObjectHead) -> ObjectContent:
         """Identify an object on a server by its first bytes.
 
         Raises Unreadable, UnsuitableImage, WorkerProblem, PoolClosed.
@@ -508,7 +508,7 @@ def number_of_workers(settings: Settings) -> int:
     return settings.integer("decoders") or min(usable_cores(), _MAX_WORKERS)
 
 
-def open_workers(settings: Settings, size: int) -> Workers:
+def open_workers(settings: Settings, size: int) -> WorkerPool:
     """Open a pool of `size` worker processes, with the time limit and the memory limit of the settings.
 
     Raises EnvironmentProblem (open_files, memory_limit) if the limits of this process are too low for a run. Without
@@ -520,7 +520,7 @@ def open_workers(settings: Settings, size: int) -> Workers:
         limit_mb, needed_mb = memory_limit_mb(), _OTHER_MEMORY_MB + _MEMORY_MB_PER_WORKER * size
         if limit_mb is not None and limit_mb < needed_mb:
             raise EnvironmentProblem(reason("memory_limit", limit_mb=limit_mb, needed_mb=needed_mb))
-    return Workers(
+    return WorkerPool(
         size,
         timeout_s=settings.integer("decode_timeout_s"),
         memory_limit_mb=settings.integer("decode_memory_mb"),

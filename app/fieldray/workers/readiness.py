@@ -12,7 +12,7 @@ from fieldray.domain.model import Model
 from fieldray.errors import FieldrayError, reason_of_unexpected_error
 from fieldray.inference.backend import PERMANENT_PROBLEM_CODES, BackendStatus, measure_image_time_s
 from fieldray.reasons import Reason
-from fieldray.workers.pool import Workers
+from fieldray.workers.pool import WorkerPool
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class ModelReadiness:
     """
 
     def __init__(
-        self, workers: Workers, model: Model, changed: Callable[[], None], passed: Callable[[Model], None]
+        self, workers: WorkerPool, model: Model, changed: Callable[[], None], passed: Callable[[Model], None]
     ) -> None:
         self._workers, self._model = workers, model
         self._changed, self._passed = changed, passed

@@ -27,7 +27,7 @@ from fieldray.domain.image import ImageRef
 from fieldray.domain.model import InputSpec
 from fieldray.imaging.discover import discover
 from fieldray.workers.calls import AnalysisRequest
-from fieldray.workers.pool import Workers
+from fieldray.workers.pool import WorkerPool
 from phantoms import write_dicom
 
 SPEC = InputSpec(height=64, width=48, margin=0.05)
@@ -38,14 +38,14 @@ _TEXTS = {b"zTXt": b"Comment\0\0", b"iTXt": b"Comment\0\1\0\0\0", b"iCCP": b"pro
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[Workers]:
+def pool() -> Iterator[WorkerPool]:
     """A pool whose child and helper processes have started before a test looks for leftover processes."""
-    with Workers(1, timeout_s=60, memory_limit_mb=1024) as pool:
+    with WorkerPool(1, timeout_s=60, memory_limit_mb=1024) as pool:
         pool.read_network_input(ImageRef(path=Path("nowhere.png")), SPEC)
         yield pool
 
 
-def _read(pool: Workers, path: Path) -> str | None:
+def _read(pool: WorkerPool, path: Path) -> str | None:
     """The reason code of a file, found by discovery or by the child; the child must survive."""
     pids = pool.pids
     (ref,) = discover([path])
@@ -108,7 +108,7 @@ FILES: Mapping[str, tuple[Callable[[Path], bytes], Collection[str | None]]] = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_bomb_ends_with_a_reason_or_is_read(name: str, tmp_path: Path, pool: Workers) -> None:
+def test_a_bomb_ends_with_a_reason_or_is_read(name: str, tmp_path: Path, pool: WorkerPool) -> None:
     make, codes = FILES[name]
     path = tmp_path / "image"
     path.write_bytes(make(path))
@@ -118,7 +118,7 @@ def test_a_bomb_ends_with_a_reason_or_is_read(name: str, tmp_path: Path, pool: W
 @pytest.mark.parametrize("syntax", [ExplicitVRLittleEndian, RLELossless, JPEG2000Lossless, JPEGBaseline8Bit])
 @pytest.mark.parametrize("size", [(65_535, 65_535), (18_000, 18_000), (0, 64)])
 def test_a_dicom_file_with_wrong_rows_and_columns_ends_with_a_reason(
-    syntax: str, size: tuple[int, int], tmp_path: Path, pool: Workers
+    syntax: str, size: tuple[int, int], tmp_path: Path, pool: WorkerPool
 ) -> None:
     bits = 8 if syntax == JPEGBaseline8Bit else 12
     path = write_dicom(tmp_path / "a.dcm", made.PIXELS, transfer_syntax=syntax, bits=bits)
@@ -130,7 +130,7 @@ def test_a_dicom_file_with_wrong_rows_and_columns_ends_with_a_reason(
 
 
 @pytest.mark.parametrize("rows", [65_535, 18_000, 0])
-def test_a_deflated_dicom_file_with_wrong_rows_ends_with_a_reason(rows: int, tmp_path: Path, pool: Workers) -> None:
+def test_a_deflated_dicom_file_with_wrong_rows_ends_with_a_reason(rows: int, tmp_path: Path, pool: WorkerPool) -> None:
     changes = {"Rows": rows, "Columns": 18_000}
     syntax = DeflatedExplicitVRLittleEndian
     path = write_dicom(tmp_path / "a.dcm", made.PIXELS, transfer_syntax=syntax, changes=changes)

@@ -25,7 +25,7 @@ from fieldray.imaging.preprocess import block_thumbnail, thumbnail
 from fieldray.imaging.reading import decode_image_bytes, decode_preview, encode_preview
 from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray.workers.pool import Workers
+from fieldray.workers.pool import WorkerPool
 from phantoms import saved
 from raised import raises
 
@@ -308,7 +308,7 @@ def test_other_data_is_a_damaged_preview(data: bytes) -> None:
 
 def test_a_preview_is_decoded_in_a_child_process() -> None:
     grey = np.tile(np.arange(0, 200, 2, dtype=np.uint8), (50, 1))
-    with Workers(1, timeout_s=60, memory_limit_mb=2048) as pool:
+    with WorkerPool(1, timeout_s=60, memory_limit_mb=2048) as pool:
         back = pool.read_preview(encode_preview(grey))
         assert back.shape == grey.shape and np.abs(back.astype(int) - grey).max() < 12
         with pytest.raises(Unreadable):

@@ -31,7 +31,7 @@ from fieldray.imaging.reduction import (
 )
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.workers.calls import AnalysisRequest
-from fieldray.workers.pool import Workers
+from fieldray.workers.pool import WorkerPool
 from phantoms import LOSSLESS, LOSSY, saved, scaled, write_collection, write_dicom
 from raised import raises
 
@@ -386,7 +386,7 @@ def test_a_long_image_of_thirty_thousand_rows_is_reduced(tmp_path: Path) -> None
 
 def test_a_worker_reports_whether_an_image_was_reduced(tmp_path: Path) -> None:
     path = write_dicom(tmp_path / "image.dcm", IMAGE, transfer_syntax=WAVELETS)
-    with Workers(1, timeout_s=60, memory_limit_mb=2048) as pool:
+    with WorkerPool(1, timeout_s=60, memory_limit_mb=2048) as pool:
         looks = [
             AnalysisRequest(ref=ImageRef(path=path), whole_image_input_spec=SPEC, detail=detail)
             for detail in ("needed", "finer", "full")

@@ -25,7 +25,7 @@ from fieldray.imaging.limits import MAX_ZIP_MEMBERS
 from fieldray.imaging.source import open_file
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.imaging.whole_file import hash_file, read_bytes
-from fieldray.workers.pool import PoolClosed, Workers
+from fieldray.workers.pool import PoolClosed, WorkerPool
 from phantoms import saved, write_dicom, zipped
 from raised import raises
 from strange_services import reader_command
@@ -42,9 +42,9 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[Workers]:
+def pool() -> Iterator[WorkerPool]:
     """A pool whose child and helper processes have started before a test looks for leftover processes."""
-    with Workers(1, timeout_s=60, memory_limit_mb=1024) as pool:
+    with WorkerPool(1, timeout_s=60, memory_limit_mb=1024) as pool:
         with pytest.raises(Unreadable):
             pool.hash_file(ImageRef(path=Path("nowhere.zip"), zip_member="nothing"))
         yield pool
@@ -344,7 +344,7 @@ def test_different_members_with_one_name_are_reported(tmp_path: Path, image: byt
 # ---- in a child process
 
 
-def test_a_child_lists_the_same_members(tmp_path: Path, image: bytes, pool: Workers) -> None:
+def test_a_child_lists_the_same_members(tmp_path: Path, image: bytes, pool: WorkerPool) -> None:
     members = [(f"{number:03}.dcm", image) for number in range(70)] + [("notes.txt", b"hi"), ("знімок.dcm", image)]
     path = _zip(tmp_path / "z.zip", members)
     ref = ImageRef(path=path)
@@ -354,7 +354,7 @@ def test_a_child_lists_the_same_members(tmp_path: Path, image: bytes, pool: Work
     assert len(list(pool.zip_members(ref))) == len(members)
 
 
-def test_a_child_reports_a_damaged_zip(tmp_path: Path, pool: Workers) -> None:
+def test_a_child_reports_a_damaged_zip(tmp_path: Path, pool: WorkerPool) -> None:
     (tmp_path / "damaged.zip").write_bytes(b"PK\x03\x04" + bytes(100))
     _zip(tmp_path / "letter.docx", [("[Content_Types].xml", b"<x/>")])
     found = list(discover([tmp_path], members=pool.zip_members))
@@ -366,7 +366,7 @@ def test_a_child_reports_a_damaged_zip(tmp_path: Path, pool: Workers) -> None:
 def test_a_child_that_crashes_over_a_zip_costs_that_zip_only(tmp_path: Path, image: bytes) -> None:
     _zip(tmp_path / "crash.zip", [("image.dcm", image)])
     _zip(tmp_path / "good.zip", [("image.dcm", image)])
-    with Workers(1, timeout_s=60, memory_limit_mb=1024, command=reader_command) as pool:
+    with WorkerPool(1, timeout_s=60, memory_limit_mb=1024, command=reader_command) as pool:
         # The child leaves a mark next to the ZIP file, so the folder itself is not searched.
         zips = [tmp_path / "crash.zip", tmp_path / "good.zip"]
         found = [(ref.path.name, *_codes(iter([ref]))[0]) for ref in discover(zips, members=pool.zip_members)]
@@ -375,7 +375,7 @@ def test_a_child_that_crashes_over_a_zip_costs_that_zip_only(tmp_path: Path, ima
 
 def test_a_pool_that_is_closed_ends_the_search(tmp_path: Path, image: bytes) -> None:
     path = _zip(tmp_path / "z.zip", [(f"{number:03}", image) for number in range(100)])
-    pool = Workers(1, timeout_s=60, memory_limit_mb=1024)
+    pool = WorkerPool(1, timeout_s=60, memory_limit_mb=1024)
     search = discover([path], members=pool.zip_members)
     assert next(search).zip_member == "000"
     pool.close()

@@ -29,7 +29,7 @@ from fieldray.pipeline.batch import Batch, make_batch
 from fieldray.pipeline.batch_ports import BatchOptions
 from fieldray.store.results import ResultQuery
 from fieldray.workers.calls import AnalysisRequest, AnalysisResult
-from fieldray.workers.pool import Workers
+from fieldray.workers.pool import WorkerPool
 from phantoms import write_bad_inputs, write_collection, write_dicom
 from tiny_models import tiny_manifest, tiny_model
 
@@ -41,7 +41,7 @@ Change = Callable[[Path], None]
 class WorkersThatChangeFiles:
     """Real workers; before a file is opened for the first time, the test changes the file."""
 
-    def __init__(self, pool: Workers, changes: Mapping[str, Change]) -> None:
+    def __init__(self, pool: WorkerPool, changes: Mapping[str, Change]) -> None:
         self._pool = pool
         self._changes = dict(changes)
 
@@ -75,10 +75,10 @@ class WorkersThatChangeFiles:
 
 
 @pytest.fixture(scope="module")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerPool]:
     """A pool whose child and helper processes have started before a test looks for leftover processes."""
     first = ImageRef(path=image(tmp_path_factory.mktemp("first") / "image.dcm"))
-    with Workers(1, timeout_s=30, memory_limit_mb=1024) as pool:
+    with WorkerPool(1, timeout_s=30, memory_limit_mb=1024) as pool:
         pool.read_network_input(first, InputSpec(height=64, width=64))
         yield pool
 
@@ -95,7 +95,7 @@ class Screening:
     """One completed run over a folder: the batch, and the outcomes by file name."""
 
     def __init__(
-        self, folder: Path, pool: Workers, changes: Mapping[str, Change] | None = None, *, as_new_run: bool = False
+        self, folder: Path, pool: WorkerPool, changes: Mapping[str, Change] | None = None, *, as_new_run: bool = False
     ) -> None:
         self.events: list[ImageDone] = []
         self.database = folder.parent / "results.sqlite"
@@ -158,7 +158,7 @@ def child(path: Path) -> object:
 
 @pytest.mark.parametrize(("before", "after"), [("045Y", "007Y"), ("007Y", "045Y")])
 def test_a_file_swapped_after_discovery_is_judged_by_its_new_header(
-    images: Path, pool: Workers, before: str, after: str
+    images: Path, pool: WorkerPool, before: str, after: str
 ) -> None:
     path = image(images / "a.dcm", age=before)
     outcome = Screening(images, pool, {"a.dcm": become(lambda path: image(path, age=after))}).outcomes["a.dcm"]
@@ -169,7 +169,7 @@ def test_a_file_swapped_after_discovery_is_judged_by_its_new_header(
 
 @pytest.mark.parametrize("as_new_run", [True, False])
 def test_the_result_of_a_swapped_file_is_not_reused_for_another_image(
-    images: Path, pool: Workers, as_new_run: bool
+    images: Path, pool: WorkerPool, as_new_run: bool
 ) -> None:
     image(images / "a.dcm")
     Screening(images, pool, {"a.dcm": become(child)})
@@ -181,7 +181,7 @@ def test_the_result_of_a_swapped_file_is_not_reused_for_another_image(
     assert Screening(images, pool, {"a.dcm": become(child)}).outcomes["a.dcm"].status == "refused"
 
 
-def test_two_swapped_files_get_the_earlier_result_of_their_new_content(images: Path, pool: Workers) -> None:
+def test_two_swapped_files_get_the_earlier_result_of_their_new_content(images: Path, pool: WorkerPool) -> None:
     """Discovery saw the other file's header, so neither that header nor its score may be used."""
     child(images / "a.dcm")
     image(images / "b.dcm", number=2)
@@ -199,7 +199,7 @@ def test_two_swapped_files_get_the_earlier_result_of_their_new_content(images: P
         assert outcome.facts.content_sha256 == hash_of(outcome.ref.path)
 
 
-def test_a_refusal_by_header_has_a_hash_and_is_reused(images: Path, pool: Workers) -> None:
+def test_a_refusal_by_header_has_a_hash_and_is_reused(images: Path, pool: WorkerPool) -> None:
     path = images / "a.dcm"
     child(path)
     first = Screening(images, pool).outcomes["a.dcm"]
@@ -243,7 +243,7 @@ def into_zip(path: Path) -> None:
     ids=["cut", "grown", "deleted", "renamed", "a note", "emptied", "several frames", "a zip", "a folder"],
 )
 def test_a_file_that_changes_during_a_run_affects_only_its_own_result(
-    images: Path, pool: Workers, change: Change, status: str, code: str | None
+    images: Path, pool: WorkerPool, change: Change, status: str, code: str | None
 ) -> None:
     paths = [image(images / f"{name}.dcm", number=number) for number, name in enumerate("abc")]
     outcomes = Screening(images, pool, {"b.dcm": change}).outcomes
@@ -258,7 +258,7 @@ def test_a_file_that_changes_during_a_run_affects_only_its_own_result(
         assert (outcome.ref.kind, outcome.ref.header) == ("unknown", ImageHeader())
 
 
-def test_discovery_and_the_child_read_the_same_header_of_the_same_file(images: Path, pool: Workers) -> None:
+def test_discovery_and_the_child_read_the_same_header_of_the_same_file(images: Path, pool: WorkerPool) -> None:
     """Otherwise a result would never be reused."""
     write_collection(images)
     write_bad_inputs(images)
@@ -269,7 +269,7 @@ def test_discovery_and_the_child_read_the_same_header_of_the_same_file(images: P
     assert again.taken_over >= kept
 
 
-def test_a_result_whose_header_is_refused_is_not_reused(images: Path, pool: Workers) -> None:
+def test_a_result_whose_header_is_refused_is_not_reused(images: Path, pool: WorkerPool) -> None:
     """A stored score that the pack must not give, whoever wrote it, is replaced by a new result."""
     image(images / "a.dcm")
     first = Screening(images, pool)

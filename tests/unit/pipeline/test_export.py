@@ -26,7 +26,7 @@ from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import Exporter, ReportOptions, StoredRun, exporters, pseudonym, pseudonym_key
 from fieldray.reports.outputs import open_output_folder
 from fieldray.settings import Settings
-from fieldray.workers.pool import Workers
+from fieldray.workers.pool import WorkerPool
 from outcomes import image_ref, run_spec
 from pairs import compared_with
 from phantoms import write_dicom
@@ -72,8 +72,8 @@ def seen() -> Iterator[list[ShownImage | Reason]]:
     del exporters()["seen"]
 
 
-def pool() -> Workers:
-    return Workers(1, timeout_s=60, memory_limit_mb=2048)
+def pool() -> WorkerPool:
+    return WorkerPool(1, timeout_s=60, memory_limit_mb=2048)
 
 
 def test_unchanged_images_are_read_again_at_report_size(

@@ -32,7 +32,7 @@ from fieldray.reports.images import (
     write_overlay,
 )
 from fieldray.reports.outputs import is_own_report
-from fieldray.workers.pool import Workers
+from fieldray.workers.pool import WorkerPool
 from lungs import COLUMNS, ROWS, lungs
 from outcomes import failed, read_facts, screened
 from pairs import chest, pair_comparison
@@ -120,7 +120,7 @@ def test_maps_in_a_zip_are_not_screened(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         for path in tmp_path.glob("a.png.*"):
             archive.write(path, path.name)
-    with Workers(1, timeout_s=60, memory_limit_mb=1024) as workers:
+    with WorkerPool(1, timeout_s=60, memory_limit_mb=1024) as workers:
         for members in (None, workers.zip_members):
             (ref,) = discover([tmp_path / "a.zip"], members=members, is_own_report=is_own_report)
             assert ref.zip_member == "a.png.lungs.png" and ref.problem and ref.problem.code == "own_image"

@@ -32,7 +32,7 @@ from fieldray.inference.backend import NetworkOutput
 from fieldray.paths import child_command
 from fieldray.reasons import reason
 from fieldray.workers.calls import AnalysisRequest, AnalysisResult, DeviceRunResult
-from fieldray.workers.pool import PoolClosed, Workers
+from fieldray.workers.pool import PoolClosed, WorkerPool
 from phantoms import write_bad_inputs, write_dicom
 from raised import raises
 from strange_services import command as strange_command
@@ -44,15 +44,15 @@ SPEC = InputSpec(height=64, width=48, margin=0.05)
 IMAGE = chest_phantom(160, 128, 7, abnormal=False)
 
 
-def look(pool: Workers, ref: ImageRef, spec: InputSpec, *, detail: Detail = "needed") -> AnalysisResult:
+def look(pool: WorkerPool, ref: ImageRef, spec: InputSpec, *, detail: Detail = "needed") -> AnalysisResult:
     return pool.analyse(AnalysisRequest(ref=ref, whole_image_input_spec=spec, detail=detail), model=None)
 
 
 @pytest.fixture(scope="module")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerPool]:
     """A pool whose children and helper processes have started before a test looks for leftover processes."""
     image = _image(tmp_path_factory.mktemp("first"), "image.dcm")
-    with Workers(2, timeout_s=30, memory_limit_mb=1024) as pool:
+    with WorkerPool(2, timeout_s=30, memory_limit_mb=1024) as pool:
         with ThreadPoolExecutor(2) as threads:
             while len(pool.pids) < 2:
                 list(threads.map(lambda _: look(pool, image, SPEC), range(2)))
@@ -60,12 +60,12 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
 
 
 @pytest.fixture
-def strange_pool(request: pytest.FixtureRequest) -> Iterator[Workers]:
-    with Workers(1, timeout_s=getattr(request, "param", 30), memory_limit_mb=1024, command=reader_command) as pool:
+def strange_pool(request: pytest.FixtureRequest) -> Iterator[WorkerPool]:
+    with WorkerPool(1, timeout_s=getattr(request, "param", 30), memory_limit_mb=1024, command=reader_command) as pool:
         yield pool
 
 
-def test_a_child_gives_the_same_result_as_this_process(pool: Workers, tmp_path: Path) -> None:
+def test_a_child_gives_the_same_result_as_this_process(pool: WorkerPool, tmp_path: Path) -> None:
     path = write_dicom(tmp_path / "image.dcm", IMAGE, changes={"ViewPosition": "AP"})
     ref = ImageRef(path=path)
     here = decode_image_bytes(path.read_bytes(), ref)
@@ -82,7 +82,7 @@ def test_a_child_gives_the_same_result_as_this_process(pool: Workers, tmp_path: 
 @pytest.mark.skipif(sys.platform == "win32", reason="priorities are classes there")
 def test_a_worker_lowers_its_priority_after_its_first_image(tmp_path: Path) -> None:
     image, own = _image(tmp_path, "image.dcm"), psutil.Process().nice()
-    with Workers(1, timeout_s=30, memory_limit_mb=1024) as pool:
+    with WorkerPool(1, timeout_s=30, memory_limit_mb=1024) as pool:
         (child,) = map(psutil.Process, pool.pids)
         pool.read_image(image)  # reading for the viewer, with somebody waiting
         assert child.nice() == own
@@ -93,7 +93,7 @@ def test_a_worker_lowers_its_priority_after_its_first_image(tmp_path: Path) -> N
 
 def test_further_workers_start_after_the_first_reading(tmp_path: Path) -> None:
     images = [_image(tmp_path, "hang.dcm"), _image(tmp_path, "image.dcm")]
-    with Workers(2, timeout_s=60, memory_limit_mb=1024, command=reader_command) as pool:
+    with WorkerPool(2, timeout_s=60, memory_limit_mb=1024, command=reader_command) as pool:
         assert len(pool.pids) == 1
         with ThreadPoolExecutor(2) as threads:
             hanging, read = (threads.submit(look, pool, image, SPEC) for image in images)
@@ -105,7 +105,7 @@ def test_further_workers_start_after_the_first_reading(tmp_path: Path) -> None:
                 hanging.result(10)
 
 
-def test_a_child_returns_the_whole_image(pool: Workers, tmp_path: Path) -> None:
+def test_a_child_returns_the_whole_image(pool: WorkerPool, tmp_path: Path) -> None:
     path = write_dicom(tmp_path / "image.dcm", IMAGE, photometric="MONOCHROME1", signed=True)
     here, there = decode_image_bytes(path.read_bytes(), ImageRef(path=path)), pool.read_image(ImageRef(path=path))
     np.testing.assert_array_equal(here.pixels, there.pixels)
@@ -114,7 +114,7 @@ def test_a_child_returns_the_whole_image(pool: Workers, tmp_path: Path) -> None:
         assert getattr(here, name) == getattr(there, name), name
 
 
-def test_bad_files_have_their_reason_and_known_facts(pool: Workers, tmp_path: Path) -> None:
+def test_bad_files_have_their_reason_and_known_facts(pool: WorkerPool, tmp_path: Path) -> None:
     expected = write_bad_inputs(tmp_path)
     pids, refs = pool.pids, list(discover([tmp_path]))
     by_header = {"modality", "body_part", "view"}
@@ -133,7 +133,7 @@ def test_bad_files_have_their_reason_and_known_facts(pool: Workers, tmp_path: Pa
     assert pool.pids == pids
 
 
-def test_a_refused_image_still_has_its_thumbnail(pool: Workers, tmp_path: Path) -> None:
+def test_a_refused_image_still_has_its_thumbnail(pool: WorkerPool, tmp_path: Path) -> None:
     path = write_dicom(tmp_path / "strip.dcm", np.tile(IMAGE, (4, 1)))
     read = look(pool, ImageRef(path=path), SPEC)
     assert read.problem.code == "aspect"
@@ -142,13 +142,13 @@ def test_a_refused_image_still_has_its_thumbnail(pool: Workers, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("name", "code"), [("nothing.dcm", "missing"), ("", "unreadable")])
-def test_a_missing_file_or_a_folder_has_a_reason(pool: Workers, name: str, code: str, tmp_path: Path) -> None:
+def test_a_missing_file_or_a_folder_has_a_reason(pool: WorkerPool, name: str, code: str, tmp_path: Path) -> None:
     read = look(pool, ImageRef(path=tmp_path / name), SPEC)
     assert (read.problem.code, read.is_refusal) == (code, False)
     assert read.facts.content_sha256 == ""
 
 
-def test_a_member_of_a_zip_is_read(pool: Workers, tmp_path: Path) -> None:
+def test_a_member_of_a_zip_is_read(pool: WorkerPool, tmp_path: Path) -> None:
     image = write_dicom(tmp_path / "image.dcm", IMAGE).read_bytes()
     with zipfile.ZipFile(tmp_path / "z.zip", "w") as archive:
         archive.writestr("../a/image.dcm", image)
@@ -167,7 +167,7 @@ def _image(tmp_path: Path, name: str) -> ImageRef:
     return ImageRef(path=write_dicom(tmp_path / name, IMAGE))
 
 
-def test_a_worker_that_crashes_twice_fails_one_file(strange_pool: Workers, tmp_path: Path) -> None:
+def test_a_worker_that_crashes_twice_fails_one_file(strange_pool: WorkerPool, tmp_path: Path) -> None:
     bad = _image(tmp_path, "crash.dcm")
     read = look(strange_pool, bad, SPEC)
     assert (read.problem.code, read.is_refusal) == ("decoder_crashed", False)
@@ -175,19 +175,19 @@ def test_a_worker_that_crashes_twice_fails_one_file(strange_pool: Workers, tmp_p
     assert look(strange_pool, _image(tmp_path, "good.dcm"), SPEC).problem is None
 
 
-def test_a_worker_that_crashes_once_fails_no_file(strange_pool: Workers, tmp_path: Path) -> None:
+def test_a_worker_that_crashes_once_fails_no_file(strange_pool: WorkerPool, tmp_path: Path) -> None:
     first = strange_pool.pids
     assert look(strange_pool, _image(tmp_path, "crash-once.dcm"), SPEC).problem is None
     assert strange_pool.pids != first
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-def test_a_worker_killed_by_the_system_is_not_reported_as_a_bad_file(strange_pool: Workers, tmp_path: Path) -> None:
+def test_a_worker_killed_by_the_system_is_not_reported_as_a_bad_file(strange_pool: WorkerPool, tmp_path: Path) -> None:
     read = look(strange_pool, _image(tmp_path, "killed.dcm"), SPEC)
     assert (read.problem.code, read.is_refusal) == ("reader_killed", False)
 
 
-def test_a_worker_with_invalid_answers_fails_one_file(strange_pool: Workers, tmp_path: Path) -> None:
+def test_a_worker_with_invalid_answers_fails_one_file(strange_pool: WorkerPool, tmp_path: Path) -> None:
     """Its answer has a text for every value, which must not reach the result or the listing of a ZIP file."""
     bad = _image(tmp_path, "nonsense.dcm")
     read = look(strange_pool, bad, SPEC)
@@ -201,7 +201,7 @@ def test_a_worker_with_invalid_answers_fails_one_file(strange_pool: Workers, tmp
 
 
 @pytest.mark.parametrize("strange_pool", [6], indirect=True)
-def test_a_worker_that_hangs_is_killed(strange_pool: Workers, tmp_path: Path) -> None:
+def test_a_worker_that_hangs_is_killed(strange_pool: WorkerPool, tmp_path: Path) -> None:
     bad = _image(tmp_path, "hang.dcm")
     read = look(strange_pool, bad, SPEC)
     assert read.problem.code == "decoder_timeout"
@@ -209,14 +209,14 @@ def test_a_worker_that_hangs_is_killed(strange_pool: Workers, tmp_path: Path) ->
     assert read.facts.content_sha256 == hashlib.sha256(bad.path.read_bytes()).hexdigest()
 
 
-def test_a_worker_at_its_memory_limit_gives_a_reason(strange_pool: Workers, tmp_path: Path) -> None:
+def test_a_worker_at_its_memory_limit_gives_a_reason(strange_pool: WorkerPool, tmp_path: Path) -> None:
     pids = strange_pool.pids
     read = look(strange_pool, _image(tmp_path, "balloon.dcm"), SPEC)
     assert read.problem.code == "memory"
     assert strange_pool.pids == pids
 
 
-def test_an_image_with_another_content_hash_is_not_shown(pool: Workers, tmp_path: Path) -> None:
+def test_an_image_with_another_content_hash_is_not_shown(pool: WorkerPool, tmp_path: Path) -> None:
     ref = _image(tmp_path, "image.dcm")
     judged = look(pool, ref, SPEC).facts.content_sha256
     assert pool.read_image(ref, content_sha256=judged).pixels.shape == IMAGE.shape
@@ -226,7 +226,7 @@ def test_an_image_with_another_content_hash_is_not_shown(pool: Workers, tmp_path
 
 
 def test_closing_ends_running_and_waiting_calls(tmp_path: Path) -> None:
-    pool = Workers(1, timeout_s=60, memory_limit_mb=1024, command=reader_command)
+    pool = WorkerPool(1, timeout_s=60, memory_limit_mb=1024, command=reader_command)
     pids = pool.pids
     hanging = _image(tmp_path, "hang.dcm")
     raised: list[type[BaseException]] = []
@@ -261,7 +261,7 @@ def test_closing_ends_running_and_waiting_calls(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="signals and messages of POSIX")
 def test_a_child_that_cannot_start_does_not_fail_the_image(tmp_path: Path, command: list[str], detail: str) -> None:
     image = _image(tmp_path, "image.dcm")
-    with Workers(2, timeout_s=60, memory_limit_mb=1024, command=lambda _: command) as pool:
+    with WorkerPool(2, timeout_s=60, memory_limit_mb=1024, command=lambda _: command) as pool:
         for _ in range(3):  # both of its children are still usable afterwards
             with pytest.raises(WorkerProblem) as caught:
                 look(pool, image, SPEC)
@@ -277,7 +277,7 @@ def test_a_child_that_starts_at_the_second_try_reads(tmp_path: Path) -> None:
     def command(service: str) -> list[str]:
         return commands.pop() if commands else child_command(service)
 
-    with Workers(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
+    with WorkerPool(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
         assert look(pool, image, SPEC).problem is None
 
 
@@ -287,12 +287,12 @@ VALUES = np.full((64, 64, 1), 200, np.uint8)
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 
 
-def run(pool: Workers, model: Model, *, is_cancelled: Callable[[], bool] = lambda: False) -> NetworkOutput:
+def run(pool: WorkerPool, model: Model, *, is_cancelled: Callable[[], bool] = lambda: False) -> NetworkOutput:
     return pool.run(VALUES, model=model, is_cancelled=is_cancelled)
 
 
 @contextmanager
-def stopped(pool: Workers) -> Iterator[None]:
+def stopped(pool: WorkerPool) -> Iterator[None]:
     """Suspend the pool's only child."""
     (pid,) = pool.pids
     os.kill(pid, signal.SIGSTOP)
@@ -308,7 +308,7 @@ def test_a_child_that_dies_while_loading_networks_fails_one_image_at_most(tmp_pa
     def command(service: str) -> list[str]:
         return ends.pop() if ends else child_command(service)
 
-    with Workers(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
+    with WorkerPool(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
         look = partial(
             pool.analyse, AnalysisRequest(ref=_image(tmp_path, "image.dcm"), classifier_location="here"), model=model
         )
@@ -328,7 +328,7 @@ def test_an_image_that_crashes_the_classifier_is_tried_three_times(name: str, st
         begun.append(service)
         return strange_command(strange("end_in_classifier"))
 
-    with Workers(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
+    with WorkerPool(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
         seen = pool.analyse(AnalysisRequest(ref=_image(tmp_path, name), classifier_location="here"), model=tiny_model())
         assert seen.problem == reason("worker_died") and seen.stage == "inference"
         assert (seen.network_output, seen.input_values, len(begun)) == (None, None, starts)
@@ -344,12 +344,12 @@ def test_a_crash_in_the_network_of_one_pack_does_not_fail_the_others(tmp_path: P
         return strange_command(strange("end_in_second"))
 
     models = tiny_model(), tiny_model(labels=2, manifest=tiny_manifest(labels=2))
-    with Workers(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
+    with WorkerPool(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
         pool.load_as_group(models)
         looks = [
             (AnalysisRequest(ref=_image(tmp_path, "image.dcm"), classifier_location="here"), model) for model in models
         ]
-        first, second = pool.analyse_for_each(looks)
+        first, second = pool.analyse_for_models(looks)
     assert first.problem is None and first.network_output is not None
     assert (second.problem, second.stage, second.network_output) == (reason("worker_died"), "inference", None)
 
@@ -362,14 +362,14 @@ def looked_elsewhere(
 ) -> list[AnalysisResult]:
     """The worker's results for two packs whose networks run elsewhere, with the answers of `said`."""
     models = tiny_model(), tiny_model(labels=2, manifest=tiny_manifest(labels=2))
-    with Workers(1, timeout_s=60, memory_limit_mb=1024) as pool:
+    with WorkerPool(1, timeout_s=60, memory_limit_mb=1024) as pool:
         pool.load_as_group(models[::-1])
         image = _image(tmp_path, "image.dcm")
         looks = [
             (AnalysisRequest(ref=image, operating_points=set_up_pack(one).points, classifier_location="elsewhere"), one)
             for one in models
         ]
-        return list(pool.analyse_for_each(looks, run_elsewhere=said, is_cancelled=is_cancelled))
+        return list(pool.analyse_for_models(looks, run_elsewhere=said, is_cancelled=is_cancelled))
 
 
 def test_a_worker_passes_each_input_on_for_the_right_pack(tmp_path: Path) -> None:
@@ -418,13 +418,13 @@ def test_waiting_inputs_are_run_by_their_own_pack_after_a_reload(tmp_path: Path)
         (AnalysisRequest(ref=_image(tmp_path, "image.dcm"), classifier_location="here"), model)
         for model in (first, second)
     ]
-    with Workers(1, timeout_s=60, memory_limit_mb=1024) as pool, ThreadPoolExecutor(4) as threads:
+    with WorkerPool(1, timeout_s=60, memory_limit_mb=1024) as pool, ThreadPoolExecutor(4) as threads:
         pool.load_as_group([first, second])
         run(pool, first)
         for together in ([second, first], [first], []):
             with stopped(pool):
                 runs = [threads.submit(run, pool, one) for one in (first, second, first)]
-                looked = threads.submit(pool.analyse_for_each, looks)
+                looked = threads.submit(pool.analyse_for_models, looks)
                 time.sleep(0.2)  # all but one are waiting
                 pool.load_as_group(together)
             assert [len(one.result(60).scores) for one in runs] == [1, 2, 1]
@@ -435,7 +435,7 @@ def test_waiting_inputs_are_run_by_their_own_pack_after_a_reload(tmp_path: Path)
 def test_only_cancelled_calls_are_ended(tmp_path: Path) -> None:
     """A run that ends cancels its own readings, and not a call of another caller."""
     model, image, is_over = tiny_model(), _image(tmp_path, "image.dcm"), threading.Event()
-    with Workers(1, timeout_s=60, memory_limit_mb=1024) as pool, ThreadPoolExecutor(3) as threads:
+    with WorkerPool(1, timeout_s=60, memory_limit_mb=1024) as pool, ThreadPoolExecutor(3) as threads:
         run(pool, model)
         with stopped(pool):
             asked = threads.submit(run, pool, model, is_cancelled=is_over.is_set)

@@ -16,7 +16,7 @@ from backend_fakes import Behaviour, FakeWorkers, grey
 from fieldray.domain.model import Model
 from fieldray.inference.backend import BackendStatus
 from fieldray.reasons import reason
-from fieldray.workers.pool import Workers
+from fieldray.workers.pool import WorkerPool
 from fieldray.workers.readiness import ModelReadiness
 from tiny_models import tiny_model
 from waiting import wait_for
@@ -127,7 +127,7 @@ def test_a_stopped_self_test_changes_nothing_and_the_next_one_waits() -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_closing_ends_a_self_test_that_hangs() -> None:
-    with Workers(1, timeout_s=600, memory_limit_mb=1024) as workers:
+    with WorkerPool(1, timeout_s=600, memory_limit_mb=1024) as workers:
         workers.run(grey(1)[0], model=MODEL, is_cancelled=lambda: False)
         (pid,) = workers.pids
         psutil.Process(pid).send_signal(signal.SIGSTOP)
