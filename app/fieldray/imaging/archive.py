@@ -70,13 +70,13 @@ class ZipDirectory:
 
     by_name     entries by normalised name: parts joined by "/", without empty parts and "."
     names       the sorted names
-    duplicates  names shared by several files with different contents; `by_name` has the last of these files, as zip
+    duplicates  names shared by several files with different contents; `entries_by_name` has the last of these files, as zip
                 tools do
     """
 
-    by_name: Mapping[str, zipfile.ZipInfo]
+    entries_by_name: Mapping[str, zipfile.ZipInfo]
     names: tuple[str, ...]
-    duplicates: tuple[str, ...]
+    duplicate_names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class ZipArchive:
         """
         return _directory(self)
 
-    def read(self, name: str, *, limit: int | None = None) -> bytes:
+    def read(self, name: str, *, limit_bytes: int | None = None) -> bytes:
         """Read the member with a normalised name (see `ZipDirectory`).
 
         limit  number of bytes after which reading stops; None for the whole member. The checksum is verified only
@@ -108,13 +108,13 @@ class ZipArchive:
         """
         import zipfile  # imported only where a zip file is read
 
-        member = self.directory.by_name.get("/".join(path_components(name)))
+        member = self.directory.entries_by_name.get("/".join(path_components(name)))
         if member is None:
             raise Unreadable(reason("missing"))
         _check_member(member)
         try:
             _seek_packed_bytes(self.stream, member)
-            wanted = member.file_size if limit is None else min(limit, member.file_size)
+            wanted = member.file_size if limit_bytes is None else min(limit_bytes, member.file_size)
             unpacked, data = zipfile.ZipExtFile(self.stream, "r", member), io.BytesIO()
             while part := unpacked.read(min(_PART, wanted - data.tell())):
                 data.write(part)
@@ -310,18 +310,18 @@ def search_members(
         raise out_of_memory_problem() from error
 
 
-def image_refs_in_zip(ref: ImageRef, ask: Callable[[MemberSearch], FoundMembers]) -> Iterator[ImageRef]:
+def image_refs_in_zip(ref: ImageRef, search: Callable[[MemberSearch], FoundMembers]) -> Iterator[ImageRef]:
     """Yield a reference for every frame of every image in a zip file, sorted by member name.
 
     The first references come before the whole zip file is searched.
 
     ask  answers a `MemberSearch` as `search_members` does, in this process or in a child process
 
-    Raises the exceptions of `ask`: Unreadable or UnsuitableImage if the whole zip file cannot be used.
+    Raises the exceptions of `search`: Unreadable or UnsuitableImage if the whole zip file cannot be used.
     """
     after: str | None = None
     while True:
-        part = ask(MemberSearch(ref=ref, after_member=after))
+        part = search(MemberSearch(ref=ref, after_member=after))
         for one in part.refs:
             for frame in range(one.header.number_of_frames):
                 yield replace(one, path=ref.path, frame=frame)
@@ -344,7 +344,7 @@ def _next_members(archive: ZipArchive, ref: ImageRef, after: str | None, is_own_
         if time.monotonic() > due_s:
             break
     end = begin + looked_at
-    duplicates = archive.directory.duplicates if end >= len(names) else ()
+    duplicates = archive.directory.duplicate_names if end >= len(names) else ()
     return FoundMembers(
         refs=tuple(found),
         last_member=names[end - 1] if end < len(names) else None,
@@ -362,7 +362,7 @@ def _candidate_members(archive: ZipArchive) -> Sequence[str]:
     names = [name for name in archive.directory.names if not any(map(is_system_name, path_components(name)))]
     archive.stream.seek(0)
     is_program = not archive.stream.read(4).startswith(b"PK")  # a self-extracting program
-    if is_program or any(name in archive.directory.by_name for name in _DOCUMENTS):
+    if is_program or any(name in archive.directory.entries_by_name for name in _DOCUMENTS):
         names = [name for name in names if _may_be_image(archive, name)]
     if not names:
         raise UnsuitableImage(reason("not_an_image"))
@@ -371,7 +371,7 @@ def _candidate_members(archive: ZipArchive) -> Sequence[str]:
 
 def _may_be_image(archive: ZipArchive, name: str) -> bool:
     try:
-        return sniff(archive.read(name, limit=HEAD_BYTES)) in ("dicom", "png", "jpeg")
+        return sniff(archive.read(name, limit_bytes=HEAD_BYTES)) in ("dicom", "png", "jpeg")
     except Unreadable:
         return False
 
@@ -392,13 +392,13 @@ def _identified(
     """Identify a zip member by its first bytes. More bytes are unpacked only if the member's header is longer."""
     assert ref.zip_member is not None
     try:
-        head = archive.read(ref.zip_member, limit=_FIRST_LOOK_BYTES)
+        head = archive.read(ref.zip_member, limit_bytes=_FIRST_LOOK_BYTES)
         try:
             return identify_unless_own_report(io.BytesIO(head), ref, is_own_report)
         except InputProblem as error:
             if len(head) < _FIRST_LOOK_BYTES or isinstance(error, UnsuitableImage):
                 raise
-        whole = archive.read(ref.zip_member, limit=MAX_INFLATED_HEADER_BYTES)
+        whole = archive.read(ref.zip_member, limit_bytes=MAX_INFLATED_HEADER_BYTES)
         return identify_unless_own_report(io.BytesIO(whole), ref, is_own_report)
     except MemoryError as error:
         raise out_of_memory_problem() from error

@@ -84,7 +84,7 @@ def test_members_are_unpacked_unchanged(method: str, tmp_path: Path, image: byte
     with path.open("rb") as stream:
         archive = open_archive(stream)
         assert [archive.read(name) for name in "abc"] == [image, long, b"x"]
-        assert archive.read("b", limit=100_000) == long[:100_000]
+        assert archive.read("b", limit_bytes=100_000) == long[:100_000]
 
 
 @pytest.mark.parametrize("stated_bytes", [9_000, 2**20])
