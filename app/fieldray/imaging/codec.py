@@ -76,7 +76,7 @@ class Frame:
     transfer_syntax: str
     rows: int
     columns: int
-    samples: int
+    samples_per_pixel: int
     bits_allocated: int
     bits_stored: int
     unused_low_bits: int
@@ -90,7 +90,7 @@ class Frame:
     @property
     def size_bits(self) -> int:
         """The size of the uncompressed frame in bits."""
-        return self.rows * self.columns * self.samples * self.bits_allocated
+        return self.rows * self.columns * self.samples_per_pixel * self.bits_allocated
 
     @property
     def value_type(self) -> str:
@@ -98,7 +98,7 @@ class Frame:
         return f"{'i' if self.is_signed else 'u'}{self.bits_allocated // 8}"
 
     @property
-    def is_dct(self) -> bool:
+    def is_lossy_jpeg(self) -> bool:
         """Whether the codestream is a lossy (DCT) JPEG."""
         stated = frame_header_of(self.codestream)
         return stated is not None and stated.coding_process in _DCT_PROCESSES
@@ -143,7 +143,7 @@ def stored_values_of(values: StoredValues, frame: Frame) -> StoredValues:
     precision = min(stated.bits_per_sample or whole, whole)
     shift = frame.unused_low_bits if precision >= bits + frame.unused_low_bits else 0
     if not shift:
-        is_more = bits < precision and (precision < whole or frame.is_dct)
+        is_more = bits < precision and (precision < whole or frame.is_lossy_jpeg)
         bits = precision if is_more else min(bits, precision)
     top = (1 << (bits - frame.is_signed)) - 1
     bottom = -top - 1 if frame.is_signed else 0
@@ -258,7 +258,7 @@ class Codec:
     runtime_modules: tuple[str, ...] = ()
 
 
-UNCOMPRESSED: Final = frozenset(
+UNCOMPRESSED_SYNTAXES: Final = frozenset(
     {ImplicitVRLittleEndian, ExplicitVRLittleEndian, ExplicitVRBigEndian, DeflatedExplicitVRLittleEndian}
 )
 
@@ -271,7 +271,7 @@ def codecs() -> dict[str, Codec]:
 
 def codec_of(transfer_syntax: str) -> Codec | None:
     """Return the codec of a transfer syntax; None if the syntax is uncompressed or unknown."""
-    if transfer_syntax in UNCOMPRESSED:
+    if transfer_syntax in UNCOMPRESSED_SYNTAXES:
         return None
     return next((codec for codec in codecs().values() if transfer_syntax in codec.transfer_syntaxes), None)
 

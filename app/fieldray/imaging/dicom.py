@@ -28,7 +28,7 @@ from fieldray.domain.image import Image, Window
 from fieldray.errors import FieldrayError, Unreadable, UnsuitableImage
 from fieldray.imaging import dicom_grey
 from fieldray.imaging.codec import (
-    UNCOMPRESSED,
+    UNCOMPRESSED_SYNTAXES,
     Frame,
     codec_of,
     count_codestreams,
@@ -232,7 +232,7 @@ def _frame_of(header: DicomHeader) -> Frame:
         transfer_syntax=header.transfer_syntax,
         rows=rows,
         columns=columns,
-        samples=samples,
+        samples_per_pixel=samples,
         bits_allocated=bits,
         bits_stored=stored,
         unused_low_bits=high + 1 - stored if stored - 1 < high < bits else 0,
@@ -277,7 +277,7 @@ def _pixels_as_they_are(header: DicomHeader, frame: Frame, value: memoryview) ->
     if not fragments:
         raise Unreadable(reason("damaged", detail="the file has no image data"))
     begin_so = [transfer_syntax_of(bytes(part[:_HEAD_BYTES])) for part in fragments]
-    found = begin_so[0] if is_encapsulated or stated not in UNCOMPRESSED else None
+    found = begin_so[0] if is_encapsulated or stated not in UNCOMPRESSED_SYNTAXES else None
     if found is not None:
         _check_count(len(begin_so) - begin_so.count(None), frame)
         if frame.frame_count == 1:
@@ -296,7 +296,7 @@ def _pixels_as_they_are(header: DicomHeader, frame: Frame, value: memoryview) ->
             value = memoryview(b"".join(part[:size] for part in fragments))
             pixels = replace(header.pixels, length=len(value))
             return replace(header, transfer_syntax=ExplicitVRLittleEndian, pixels=pixels, has_wrong_syntax=True), value
-        if stated in UNCOMPRESSED:
+        if stated in UNCOMPRESSED_SYNTAXES:
             raise Unreadable(unsupported_reason("", "unknown, and said to be none"))
         return header, value
     frames_held = len(value) // _frame_bytes(header, frame)
@@ -316,7 +316,7 @@ def _check_count(found: int, frame: Frame) -> None:
 
 
 def _frame_bytes(header: DicomHeader, frame: Frame) -> int:
-    is_subsampled = frame.samples == 3 and _photometric(header) == "YBR_FULL_422"
+    is_subsampled = frame.samples_per_pixel == 3 and _photometric(header) == "YBR_FULL_422"
     return ceil(frame.size_bits / 8 * (2 / 3 if is_subsampled else 1))
 
 
@@ -365,8 +365,12 @@ def _check_lower_part(header: DicomHeader, frame: Frame, value: memoryview) -> N
     An interrupted copy leaves zeros if the space for the file was allocated first. A collimator does not end within a
     row. Images whose zeros begin with a row are judged later, by the position of the lungs.
     """
-    row_bytes = frame.columns * frame.samples * frame.bits_allocated // 8
-    if header.transfer_syntax not in UNCOMPRESSED or frame.frame_count > 1 or len(value) < frame.rows * row_bytes:
+    row_bytes = frame.columns * frame.samples_per_pixel * frame.bits_allocated // 8
+    if (
+        header.transfer_syntax not in UNCOMPRESSED_SYNTAXES
+        or frame.frame_count > 1
+        or len(value) < frame.rows * row_bytes
+    ):
         return
     if row_bytes == 0 or any(value[(frame.rows - 1) * row_bytes : frame.rows * row_bytes]):
         return
@@ -394,14 +398,18 @@ def _stored_values(header: DicomHeader, frame: Frame, value: memoryview, index: 
     if codec := codec_of(syntax):
         frame = _compressed(frame, value, index)
         values = codec.decode(frame)
-        if values.shape != (frame.rows, frame.columns, 3)[: 3 if frame.samples == 3 else 2]:
+        if values.shape != (frame.rows, frame.columns, 3)[: 3 if frame.samples_per_pixel == 3 else 2]:
             raise Unreadable(reason("damaged", detail="the type of the pixel data differs from the header"))
-    elif syntax in UNCOMPRESSED:
+    elif syntax in UNCOMPRESSED_SYNTAXES:
         values = _native(header, frame, value, index)
     else:
         raise Unreadable(unsupported_reason(syntax, syntax.name))
     # decoders convert YBR to RGB for JPEG and JPEG 2000 only
-    if frame.samples == 3 and not frame.is_dct and _photometric(header) in ("YBR_FULL", "YBR_FULL_422"):
+    if (
+        frame.samples_per_pixel == 3
+        and not frame.is_lossy_jpeg
+        and _photometric(header) in ("YBR_FULL", "YBR_FULL_422")
+    ):
         values = convert_color_space(values, "YBR_FULL", "RGB")
     return stored_values_of(values, frame)
 
@@ -441,7 +449,7 @@ def _native(header: DicomHeader, frame: Frame, value: memoryview, index: int) ->
         value = memoryview(np.frombuffer(value, np.uint16, len(value) // 2).byteswap().tobytes())
     kind = np.dtype(frame.value_type).newbyteorder(">" if is_big else "<")
     flat = np.frombuffer(value, kind, size // kind.itemsize, index * size).astype(frame.value_type, copy=False)
-    if frame.samples == 1:
+    if frame.samples_per_pixel == 1:
         return flat.reshape(shape)
     if _photometric(header) == "YBR_FULL_422":  # two of Y, then one Cb and one Cr for both (PS3.3 C.7.6.3.1.2)
         pairs = flat.reshape(-1, 4)

@@ -100,7 +100,7 @@ def decode_jpeg_without_checks(source: bytes) -> NDArray[Any]:
 def _decode(frame: Frame) -> NDArray[Any]:
     values = decode_jpeg(frame.codestream)
     # If the file does not name the colours, libjpeg takes three samples for a luminance and two differences.
-    is_rgb = frame.samples == 3 and frame.is_rgb
+    is_rgb = frame.samples_per_pixel == 3 and frame.is_rgb
     if is_rgb and not _SAYS_COLOUR & {marker for marker, _ in jpeg_markers(frame.codestream)}:
         values = imagecodecs.jpeg8_decode(with_end_marker(frame.codestream), colorspace="RGB", outcolorspace="RGB")
     return values

@@ -21,10 +21,10 @@ def _decode(frame: Frame) -> NDArray[Any]:
     """
     kind = np.dtype(frame.value_type).newbyteorder("<")
     count, *starts = struct.unpack("<16I", frame.codestream[:64].ljust(64, b"\0"))
-    if count != frame.samples * kind.itemsize or starts[0] != 64:
+    if count != frame.samples_per_pixel * kind.itemsize or starts[0] != 64:
         raise ValueError(f"{count} segments from {starts[0]} on")
     size = frame.rows * frame.columns
-    woven = np.empty((size, frame.samples, kind.itemsize), np.uint8)
+    woven = np.empty((size, frame.samples_per_pixel, kind.itemsize), np.uint8)
     for number, (start, end) in enumerate(pairwise([*starts[:count], len(frame.codestream)])):
         # Behind its last row a segment may be padded.
         plane = np.frombuffer(imagecodecs.packbits_decode(frame.codestream[start:end]), np.uint8)[:size]
@@ -33,7 +33,9 @@ def _decode(frame: Frame) -> NDArray[Any]:
         sample, place = divmod(number, kind.itemsize)
         woven[:, sample, kind.itemsize - 1 - place] = plane  # a value's highest byte comes first (G.2)
     values = woven.view(kind)
-    return values.reshape((frame.rows, frame.columns, frame.samples)[: 3 if frame.samples > 1 else 2])
+    return values.reshape(
+        (frame.rows, frame.columns, frame.samples_per_pixel)[: 3 if frame.samples_per_pixel > 1 else 2]
+    )
 
 
 CODEC: Final = Codec(
