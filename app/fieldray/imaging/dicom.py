@@ -69,7 +69,7 @@ _KEYWORDS: Final = (
     "BitsAllocated",
     "HighBit",
     *_PALETTE,
-    *dicom_grey.KEYWORDS,
+    *dicom_grey.GREY_VALUE_KEYWORDS,
 )
 
 

@@ -34,7 +34,7 @@ from fieldray.imaging.dicom_header import (
 from fieldray.imaging.preprocess import apply_window, percentiles
 from fieldray.imaging.reduction import block_means
 
-KEYWORDS: Final = (
+GREY_VALUE_KEYWORDS: Final = (
     "PhotometricInterpretation",
     "BitsStored",
     "PixelRepresentation",
