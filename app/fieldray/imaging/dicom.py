@@ -112,7 +112,7 @@ def _parsed(data: bytes) -> tuple[DicomHeader, Frame, memoryview]:
     If the file states a wrong transfer syntax, the returned header contains the transfer syntax of the pixel data.
     """
     stream = io.BytesIO(data)
-    header = read_header(stream, _KEYWORDS, inflated_limit=MAX_FILE_BYTES)
+    header = read_header(stream, _KEYWORDS, max_inflated_bytes=MAX_FILE_BYTES)
     frame = _frame_of(header)
     whole_data = data if header.stream is stream else inflated_data_set(header)
     value = _pixel_value(header, whole_data)
@@ -215,7 +215,7 @@ def _frame_of(header: DicomHeader) -> Frame:
     no pixel data.
     """
     dataset = header.dataset
-    if header.pixels is None:
+    if header.pixel_element is None:
         raise missing_pixels_problem(header)
     rows, columns = whole_number(dataset, "Rows"), whole_number(dataset, "Columns")
     if rows < 1 or columns < 1:
@@ -225,7 +225,7 @@ def _frame_of(header: DicomHeader) -> Frame:
     bits = whole_number(dataset, "BitsAllocated", 16)
     if samples not in (1, 3) or bits not in (1, 8, 16, 32, 64):
         raise Unreadable(reason("unsupported_pixels", detail=f"{samples} x {bits} bits"))
-    is_grey = _photometric(header) in _GREYS and header.pixels.tag == _PIXEL_DATA
+    is_grey = _photometric(header) in _GREYS and header.pixel_element.tag == _PIXEL_DATA
     stored = whole_number(dataset, "BitsStored", bits)
     high = whole_number(dataset, "HighBit", stored - 1)
     return Frame(
@@ -252,7 +252,7 @@ def _pixel_value(header: DicomHeader, data: bytes) -> memoryview:
     Raises Unreadable `truncated` if a part is missing. Raises the exception of `missing_pixels_problem` if the value is
     empty.
     """
-    pixels = header.pixels
+    pixels = header.pixel_element
     assert pixels is not None
     rest = memoryview(data)[pixels.offset :]
     if pixels.length == 0:
@@ -271,8 +271,8 @@ def _pixels_as_they_are(header: DicomHeader, frame: Frame, value: memoryview) ->
     fragments, or if the pixels contradict the header in an unknown way; `more_images` if there are more images than the
     header states.
     """
-    assert header.pixels is not None
-    stated, is_encapsulated = header.transfer_syntax, header.pixels.is_encapsulated
+    assert header.pixel_element is not None
+    stated, is_encapsulated = header.transfer_syntax, header.pixel_element.is_encapsulated
     fragments = list(_fragments(value)) if is_encapsulated else [value]
     if not fragments:
         raise Unreadable(reason("damaged", detail="the file has no image data"))
@@ -287,14 +287,14 @@ def _pixels_as_they_are(header: DicomHeader, frame: Frame, value: memoryview) ->
             return header, value
         if not is_encapsulated:
             value = memoryview(encapsulate([bytes(value)]))
-        pixels = replace(header.pixels, length=UNDEFINED_LENGTH)
+        pixels = replace(header.pixel_element, length=UNDEFINED_LENGTH)
         syntax = stated if is_known else found
         return replace(header, transfer_syntax=syntax, pixels=pixels, has_wrong_syntax=True), value
     if is_encapsulated:
         size = _frame_bytes(header, frame)
         if len(fragments) == frame.frame_count and {len(part) for part in fragments} <= {size, size + size % 2}:
             value = memoryview(b"".join(part[:size] for part in fragments))
-            pixels = replace(header.pixels, length=len(value))
+            pixels = replace(header.pixel_element, length=len(value))
             return replace(header, transfer_syntax=ExplicitVRLittleEndian, pixels=pixels, has_wrong_syntax=True), value
         if stated in UNCOMPRESSED_SYNTAXES:
             raise Unreadable(unsupported_reason("", "unknown, and said to be none"))
@@ -342,10 +342,12 @@ def _trailing_images(header: DicomHeader, data_set: bytes, value: memoryview, fi
     data_set  the bytes that contain the pixels: the file, or the inflated data set
     file      the bytes of the whole file
     """
-    assert header.pixels is not None
+    assert header.pixel_element is not None
     if data_set is not file:
         return file.count(DICOM_FILE, 2 * _PREAMBLE_BYTES)
-    end = header.pixels.offset + (_end_of_fragments(value) if header.pixels.is_encapsulated else len(value))
+    end = header.pixel_element.offset + (
+        _end_of_fragments(value) if header.pixel_element.is_encapsulated else len(value)
+    )
     order = ">" if header.transfer_syntax == ExplicitVRBigEndian else "<"
     (group,) = struct.unpack(order + "H", file[end : end + 2].ljust(2, b"\0"))
     behind = file[end : end + _HEAD_BYTES].lstrip(b"\0")  # perhaps the beginning of another file
@@ -391,7 +393,7 @@ def _check_lower_part(header: DicomHeader, frame: Frame, value: memoryview) -> N
 
 def _stored_values(header: DicomHeader, frame: Frame, value: memoryview, index: int) -> NDArray[Any]:
     """Return the stored values of one frame: (rows, columns), or (rows, columns, 3) as RGB."""
-    pixels, syntax = header.pixels, header.transfer_syntax
+    pixels, syntax = header.pixel_element, header.transfer_syntax
     assert pixels is not None
     if pixels.tag in _FLOAT_TAGS:
         return _floats(frame, value, index, _FLOAT_TAGS[pixels.tag])
@@ -434,7 +436,7 @@ def _native(header: DicomHeader, frame: Frame, value: memoryview, index: int) ->
 
     The samples of a pixel come last: (rows, columns) or (rows, columns, 3).
     """
-    assert header.pixels is not None
+    assert header.pixel_element is not None
     shape, is_big = (frame.rows, frame.columns), header.transfer_syntax == ExplicitVRBigEndian
     if frame.bits_allocated == 1:  # frames may begin within a byte
         start, end = index * frame.size_bits, (index + 1) * frame.size_bits
@@ -445,7 +447,9 @@ def _native(header: DicomHeader, frame: Frame, value: memoryview, index: int) ->
     size = _frame_bytes(header, frame)
     if (index + 1) * size > len(value):
         raise Unreadable(reason("truncated"))
-    if is_big and frame.bits_allocated == 8 and header.pixels.representation == "OW":  # bytes are swapped in pairs
+    if (
+        is_big and frame.bits_allocated == 8 and header.pixel_element.value_representation == "OW"
+    ):  # bytes are swapped in pairs
         value = memoryview(np.frombuffer(value, np.uint16, len(value) // 2).byteswap().tobytes())
     kind = np.dtype(frame.value_type).newbyteorder(">" if is_big else "<")
     flat = np.frombuffer(value, kind, size // kind.itemsize, index * size).astype(frame.value_type, copy=False)

@@ -143,7 +143,7 @@ class PixelElement:
     """
 
     tag: int
-    representation: str
+    value_representation: str
     offset: int
     length: int
 
@@ -170,12 +170,14 @@ class DicomHeader:
     transfer_syntax: UID
     media_storage_sop_class_uid: str
     stream: BinaryIO
-    pixels: PixelElement | None
+    pixel_element: PixelElement | None
     is_truncated: bool
     has_wrong_syntax: bool = False
 
 
-def read_header(stream: BinaryIO, keywords: Sequence[str], *, inflated_limit: int = MAX_HEADER_BYTES) -> DicomHeader:
+def read_header(
+    stream: BinaryIO, keywords: Sequence[str], *, max_inflated_bytes: int = MAX_HEADER_BYTES
+) -> DicomHeader:
     """Read the elements named by `keywords`, up to the pixel data, from a seekable stream.
 
     inflated_limit  maximum number of bytes to inflate of a deflated data set
@@ -183,8 +185,8 @@ def read_header(stream: BinaryIO, keywords: Sequence[str], *, inflated_limit: in
     Raises ValueError for data that are not DICOM, and any exception of pydicom for contradictory elements. Raises
     Unreadable `damaged` if an element of an unknown value representation cannot be skipped.
     """
-    begun = open_dicom(stream, inflated_limit)
-    media_storage_sop_class_uid = begun.meta.get(_MEDIA_CLASS, "")
+    begun = open_dicom(stream, max_inflated_bytes)
+    media_storage_sop_class_uid = begun.file_meta_texts.get(_MEDIA_CLASS, "")
     tags: list[Any] = [tag_for_keyword(keyword) for keyword in keywords]
 
     def ends(tag: int, representation: str | None, length: int) -> bool:
@@ -208,7 +210,7 @@ def read_header(stream: BinaryIO, keywords: Sequence[str], *, inflated_limit: in
     pixels = element_at_stream_position(begun, _PIXEL_TAGS)
     is_cut, has_wrong_syntax = begun.stream.is_truncated, begun.has_wrong_syntax
     return DicomHeader(
-        dataset, begun.syntax, media_storage_sop_class_uid, begun.stream.raw, pixels, is_cut, has_wrong_syntax
+        dataset, begun.transfer_syntax, media_storage_sop_class_uid, begun.stream.raw, pixels, is_cut, has_wrong_syntax
     )
 
 
@@ -274,27 +276,27 @@ class OpenedDicom:
     meta              texts of the file meta information, by tag
     syntax            the transfer syntax
     encoding          encoding of the data set's elements, as one of the three uncompressed transfer syntaxes
-    has_wrong_syntax  whether the file states an encoding that differs from `encoding`
+    has_wrong_syntax  whether the file states an encoding that differs from `data_set_encoding`
     """
 
     stream: Any  # a BoundedStream, but pydicom's types require a file
-    meta: Mapping[int, str]
-    syntax: UID
-    encoding: UID
+    file_meta_texts: Mapping[int, str]
+    transfer_syntax: UID
+    data_set_encoding: UID
     has_wrong_syntax: bool = False
 
     @property
     def is_implicit_vr(self) -> bool:
         """Whether the elements of the data set are written without their value representation (Implicit VR)."""
-        return bool(self.encoding == ImplicitLittle)
+        return bool(self.data_set_encoding == ImplicitLittle)
 
     @property
     def is_little_endian(self) -> bool:
         """Whether the elements of the data set have little-endian byte order."""
-        return bool(self.encoding != ExplicitVRBigEndian)
+        return bool(self.data_set_encoding != ExplicitVRBigEndian)
 
 
-def open_dicom(stream: BinaryIO, inflated_limit: int, *, reads: int = MAX_READS) -> OpenedDicom:
+def open_dicom(stream: BinaryIO, max_inflated_bytes: int, *, max_reads: int = MAX_READS) -> OpenedDicom:
     """Read the file meta information of a DICOM file.
 
     inflated_limit  maximum number of bytes to inflate of a deflated data set
@@ -302,14 +304,14 @@ def open_dicom(stream: BinaryIO, inflated_limit: int, *, reads: int = MAX_READS)
 
     Raises ValueError if the file has no data set after the meta information.
     """
-    bounded = BoundedStream(stream, reads=reads)
+    bounded = BoundedStream(stream, reads=max_reads)
     meta = _read_meta(bounded)
     syntax = UID(meta.get(_SYNTAX, ""))
     if syntax == DeflatedExplicitVRLittleEndian:
         start = stream.tell()
         try:
-            plain, is_whole = _inflate(stream, inflated_limit)
-            bounded = BoundedStream(io.BytesIO(plain), reads=reads)
+            plain, is_whole = _inflate(stream, max_inflated_bytes)
+            bounded = BoundedStream(io.BytesIO(plain), reads=max_reads)
             bounded.is_truncated = not is_whole
         except ValueError:  # perhaps the data set is not deflated
             stream.seek(start)

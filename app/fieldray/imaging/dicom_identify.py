@@ -115,15 +115,15 @@ def _header(stream: BinaryIO) -> DicomHeader:
     """
     for limit in (_USUAL_HEADER_BYTES, MAX_INFLATED_HEADER_BYTES):
         stream.seek(0)
-        header = read_header(stream, _KEYWORDS, inflated_limit=limit)
-        if header.pixels or header.transfer_syntax != DeflatedExplicitVRLittleEndian:
+        header = read_header(stream, _KEYWORDS, max_inflated_bytes=limit)
+        if header.pixel_element or header.transfer_syntax != DeflatedExplicitVRLittleEndian:
             break
     return header
 
 
 def _frames(header: DicomHeader, ref: ImageRef) -> list[ImageRef]:
     facts = _facts(header)
-    if header.pixels is None:
+    if header.pixel_element is None:
         if not (header.is_truncated or facts.sop_class_uid or facts.modality or header.media_storage_sop_class_uid):
             raise UnsuitableImage(reason("not_an_image"))
         raise missing_pixels_problem(header)
@@ -201,7 +201,7 @@ def read_dicomdir(stream: BinaryIO) -> DicomdirFound:
     Raises OSError. Raises Unreadable: `too_many_records`, `index_damaged`.
     """
     stream.seek(0)
-    begun = open_dicom(stream, MAX_HEADER_BYTES, reads=_MAX_READS)
+    begun = open_dicom(stream, MAX_HEADER_BYTES, max_reads=_MAX_READS)
     try:
         read_dataset(
             begun.stream, begun.is_implicit_vr, begun.is_little_endian, stop_when=lambda tag, *_: tag == _SEQUENCE
