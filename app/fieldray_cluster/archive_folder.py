@@ -444,7 +444,7 @@ def list_images(
                 folder.write_list(found, progress=progress)
         else:
             tops, members = list(map(Path, paths)), readers.zip_members
-            refs = discover(tops, members=members, is_own_report=is_own_report, notify=refuse)
+            refs = discover(tops, list_members=members, is_own_report=is_own_report, notify=refuse)
             own = os.path.join(folder.path.absolute(), "")  # noqa: PTH118 - with a separator at its end
             folder.write_list(((ref, "") for ref in refs if not str(ref.path).startswith(own)), progress=progress)
     if not folder.is_listed:

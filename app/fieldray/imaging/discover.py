@@ -51,7 +51,7 @@ def discover(
     paths: Sequence[Path],
     *,
     opener: Opener = open_file,
-    members: ListMembers | None = None,
+    list_members: ListMembers | None = None,
     is_own_report: IsOwnReport = lambda _head: False,
     is_known: IsKnown = lambda _path, _stream: False,
     notify: Callable[[Reason], None] = lambda _why: None,
@@ -75,9 +75,9 @@ def discover(
         if not os.path.lexists(path):
             raise UsageProblem(reason("nothing_to_screen", path=path))
     tops = [(path, os.path.isdir(path)) for path in paths]  # noqa: PTH112 - never raises, unlike the method of a path
-    return _Search(opener, members or zip_search_in_this_process(opener, is_own_report), is_own_report, is_known).run(
-        tops, notify
-    )
+    return _Search(
+        opener, list_members or zip_search_in_this_process(opener, is_own_report), is_own_report, is_known
+    ).run(tops, notify)
 
 
 def zip_search_in_this_process(

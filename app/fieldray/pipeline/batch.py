@@ -498,7 +498,7 @@ def make_batch(
         cancelled.set()
         workers.abort_calls()
 
-    search = partial(discover, members=workers.zip_members, is_own_report=is_own_report)
+    search = partial(discover, list_members=workers.zip_members, is_own_report=is_own_report)
     ports = BatchPorts(
         spec=run_spec(paths, setups),
         packs=[RunPack.from_setup(setup, database) for setup in setups],

@@ -267,7 +267,7 @@ def find_single_image(path: Path, *, workers: WorkerPool) -> ImageRef:
     Raises UsageProblem (compare_one_image, nothing_to_screen) for a file with no image or several images, and for a
     folder.
     """
-    found = list(discover([path], members=workers.zip_members))
+    found = list(discover([path], list_members=workers.zip_members))
     if len(found) != 1 or path.is_dir():
         raise UsageProblem(reason("compare_one_image", path=path, count=len(found)))
     return found[0]
@@ -338,7 +338,7 @@ class PriorFinder:
         If the file has several images, the first usable image is read. If the pack cannot screen the image, the outcome
         is that of `unscreened_outcome`. Raises InputProblem, UsageProblem.
         """
-        refs = tuple(itertools.islice(discover([path], members=_no_members), _MAX_FRAMES))
+        refs = tuple(itertools.islice(discover([path], list_members=_no_members), _MAX_FRAMES))
         usable = next((ref for ref in refs if ref.problem is None), None)
         if usable is not None:
             return self._screened(usable, current)

@@ -348,7 +348,7 @@ def test_a_child_lists_the_same_members(tmp_path: Path, image: bytes, pool: Work
     members = [(f"{number:03}.dcm", image) for number in range(70)] + [("notes.txt", b"hi"), ("знімок.dcm", image)]
     path = _zip(tmp_path / "z.zip", members)
     ref = ImageRef(path=path)
-    assert list(discover([path], members=pool.zip_members)) == list(discover([path]))
+    assert list(discover([path], list_members=pool.zip_members)) == list(discover([path]))
     found = ImageRef(path=path, zip_member="000.dcm")
     assert pool.hash_file(found) == hash_file(found)
     assert len(list(pool.zip_members(ref))) == len(members)
@@ -357,7 +357,7 @@ def test_a_child_lists_the_same_members(tmp_path: Path, image: bytes, pool: Work
 def test_a_child_reports_a_damaged_zip(tmp_path: Path, pool: WorkerPool) -> None:
     (tmp_path / "damaged.zip").write_bytes(b"PK\x03\x04" + bytes(100))
     _zip(tmp_path / "letter.docx", [("[Content_Types].xml", b"<x/>")])
-    found = list(discover([tmp_path], members=pool.zip_members))
+    found = list(discover([tmp_path], list_members=pool.zip_members))
     assert [ref.problem.code for ref in found if ref.problem] == ["damaged", "not_an_image"]
     with raises(Unreadable, "missing"):
         list(pool.zip_members(ImageRef(path=tmp_path / "gone.zip")))
@@ -369,14 +369,14 @@ def test_a_child_that_crashes_over_a_zip_costs_that_zip_only(tmp_path: Path, ima
     with WorkerPool(1, timeout_s=60, memory_limit_mb=1024, command=reader_command) as pool:
         # The child leaves a mark next to the ZIP file, so the folder itself is not searched.
         zips = [tmp_path / "crash.zip", tmp_path / "good.zip"]
-        found = [(ref.path.name, *_codes(iter([ref]))[0]) for ref in discover(zips, members=pool.zip_members)]
+        found = [(ref.path.name, *_codes(iter([ref]))[0]) for ref in discover(zips, list_members=pool.zip_members)]
     assert found == [("crash.zip", None, "decoder_crashed"), ("good.zip", "image.dcm", None)]
 
 
 def test_a_pool_that_is_closed_ends_the_search(tmp_path: Path, image: bytes) -> None:
     path = _zip(tmp_path / "z.zip", [(f"{number:03}", image) for number in range(100)])
     pool = WorkerPool(1, timeout_s=60, memory_limit_mb=1024)
-    search = discover([path], members=pool.zip_members)
+    search = discover([path], list_members=pool.zip_members)
     assert next(search).zip_member == "000"
     pool.close()
     with pytest.raises(PoolClosed):

@@ -122,7 +122,7 @@ def test_maps_in_a_zip_are_not_screened(tmp_path: Path) -> None:
             archive.write(path, path.name)
     with WorkerPool(1, timeout_s=60, memory_limit_mb=1024) as workers:
         for members in (None, workers.zip_members):
-            (ref,) = discover([tmp_path / "a.zip"], members=members, is_own_report=is_own_report)
+            (ref,) = discover([tmp_path / "a.zip"], list_members=members, is_own_report=is_own_report)
             assert ref.zip_member == "a.png.lungs.png" and ref.problem and ref.problem.code == "own_image"
 
 

@@ -195,7 +195,7 @@ def test_a_worker_with_invalid_answers_fails_one_file(strange_pool: WorkerPool, 
     packed = tmp_path / "nonsense.zip"
     with zipfile.ZipFile(packed, "w") as archive:
         archive.write(bad.path, "a.dcm")
-    (found,) = discover([packed], members=strange_pool.zip_members)
+    (found,) = discover([packed], list_members=strange_pool.zip_members)
     assert found.problem.code == "decoder_crashed"
     assert look(strange_pool, _image(tmp_path, "good.dcm"), SPEC).problem is None
 
