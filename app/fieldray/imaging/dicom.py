@@ -46,7 +46,7 @@ from fieldray.imaging.dicom_header import (
     read_header,
     whole_number,
 )
-from fieldray.imaging.identify import DICOM_FILE, check_pixel_count, sniff
+from fieldray.imaging.identify import DICOM_PREFIX, check_pixel_count, sniff
 from fieldray.imaging.limits import MAX_FILE_BYTES, VALUE_REPRESENTATIONS
 from fieldray.imaging.preprocess import grey_from_rgb, with_square_pixels
 from fieldray.imaging.reduction import DecodedFileCache, TargetSize, largest_reduction
@@ -344,7 +344,7 @@ def _trailing_images(header: DicomHeader, data_set: bytes, value: memoryview, fi
     """
     assert header.pixel_element is not None
     if data_set is not file:
-        return file.count(DICOM_FILE, 2 * _PREAMBLE_BYTES)
+        return file.count(DICOM_PREFIX, 2 * _PREAMBLE_BYTES)
     end = header.pixel_element.offset + (
         _end_of_fragments(value) if header.pixel_element.is_encapsulated else len(value)
     )
@@ -354,7 +354,7 @@ def _trailing_images(header: DicomHeader, data_set: bytes, value: memoryview, fi
     content = sniff(behind)
     is_dicom = behind.startswith(b"DICM") or (content == "dicom" and behind[4:6] in VALUE_REPRESENTATIONS)
     is_image = is_dicom or content in ("png", "jpeg")
-    return max(group == _PIXEL_DATA >> 16 or is_image, file.count(DICOM_FILE, end + _PREAMBLE_BYTES))
+    return max(group == _PIXEL_DATA >> 16 or is_image, file.count(DICOM_PREFIX, end + _PREAMBLE_BYTES))
 
 
 _CUT_SHARE: Final = 0.01

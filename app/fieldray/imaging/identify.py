@@ -24,7 +24,7 @@ ContentKind = Literal["dicom", "png", "jpeg", "zip", "executable", "unknown"]
 HEAD_BYTES: Final = 512
 
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
-DICOM_FILE: Final = b"DICM\x02\x00"  # between the preamble and the file meta information
+DICOM_PREFIX: Final = b"DICM\x02\x00"  # between the preamble and the file meta information
 _ZIPS: Final = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")
 _PROGRAMS: Final = (
     b"MZ",
@@ -123,7 +123,7 @@ def jpeg_frame(data: bytes) -> JpegFrame | None:
     return None
 
 
-def jpeg_end(data: bytes) -> int | None:
+def jpeg_end_offset(data: bytes) -> int | None:
     """Return the offset after the end-of-image marker of a JPEG; None if the marker is missing."""
     end = next((position for marker, position in jpeg_markers(data) if marker == _END_OF_IMAGE), None)
     if end is not None:
@@ -150,12 +150,12 @@ class ExtendedJpeg(NamedTuple):
     test_row: int
     middle_grey: int
 
-    def may_lack_pixels(self, first: Iterable[int]) -> bool:
+    def may_lack_pixels(self, first_pixel: Iterable[int]) -> bool:
         """Return whether the scan of the JPEG may be cut off, judged by an additional row of the decoded image.
 
         first  decoded samples of the first pixel of `test_row`
         """
-        return self.test_row == 0 or all(value == self.middle_grey for value in first)
+        return self.test_row == 0 or all(value == self.middle_grey for value in first_pixel)
 
 
 def extend_jpeg(data: bytes) -> ExtendedJpeg:
@@ -230,7 +230,7 @@ def count_trailing_images(data: bytes, end: int) -> int:
     data  the whole file
     end   offset of the end of the image
     """
-    return data.count(_PNG, end) + data.count(DICOM_FILE, end + 128)
+    return data.count(_PNG, end) + data.count(DICOM_PREFIX, end + 128)
 
 
 def trailing_jpeg_frames(data: bytes, end: int) -> list[JpegFrame]:
@@ -245,7 +245,7 @@ def trailing_jpeg_frames(data: bytes, end: int) -> list[JpegFrame]:
     while (end := data.find(b"\xff\xd8\xff", end)) >= 0:
         rest = data[end:]
         frames += [frame] if (frame := jpeg_frame(rest)) else []
-        end += jpeg_end(rest) or 3
+        end += jpeg_end_offset(rest) or 3
     return frames
 
 

@@ -28,7 +28,7 @@ from fieldray.imaging.identify import (
     count_trailing_images,
     extend_jpeg,
     identify_bytes,
-    jpeg_end,
+    jpeg_end_offset,
     jpeg_frame,
     png_size,
     sniff,
@@ -395,7 +395,7 @@ def _one_whole_jpeg(data: bytes, size: tuple[int, int]) -> tuple[bytes, list[str
     cameras) get a note. Raises Unreadable `truncated`. Raises UnsuitableImage `several_images` if another image follows
     (MPO, or joined files).
     """
-    end = jpeg_end(data)
+    end = jpeg_end_offset(data)
     if end is None:
         from fieldray.imaging.codecs.jpeg import with_end_marker
 
