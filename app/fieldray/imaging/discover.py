@@ -335,7 +335,7 @@ class _Search:
         if not self._open_folders:  # the given path is the index itself
             self._open_folders = [Folder(index.parent)]
         missing, is_alone, is_empty = list[Path](), True, True
-        for components in found.references:
+        for components in found.listed_paths:
             if any(map(is_system_name, components)):
                 continue
             path = find_file_any_case(index.parent, components, names)

@@ -29,7 +29,7 @@ class DicomdirFound:
     references  the listed files, each as the components of its path
     """
 
-    references: tuple[tuple[str, ...], ...]
+    listed_paths: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
