@@ -16,7 +16,7 @@ from fieldray.desktop.worklist_rows import WorkListRow
 from fieldray.domain import heat_map
 from fieldray.domain.comparison import FRAME_SIDE, PairComparison, change_colours, sample_at
 from fieldray.domain.image import CoordinateMap, Image, Window
-from fieldray.imaging.preprocess import default_window, display_table
+from fieldray.imaging.preprocess import default_window, grey_level_table
 
 Pixels = NDArray[np.uint8] | NDArray[np.uint16]
 
@@ -60,7 +60,7 @@ class Pyramid:
         window    the display window; None for that of the file
         inverted  whether black and white are swapped
         """
-        table = display_table(self.image, window)
+        table = grey_level_table(self.image, window)
         return np.uint8(255) - table if inverted else table
 
     def level_for(self, pixel_side: float) -> int:

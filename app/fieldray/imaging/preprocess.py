@@ -36,10 +36,10 @@ def to_display(image: Image, window: Window | None = None) -> NDArray[np.uint8]:
 
     window  display window in the units of `image.pixels`; by default the window of `display_table`
     """
-    return np.take(display_table(image, window), image.pixels)
+    return np.take(grey_level_table(image, window), image.pixels)
 
 
-def display_table(image: Image, window: Window | None = None) -> NDArray[np.uint8]:
+def grey_level_table(image: Image, window: Window | None = None) -> NDArray[np.uint8]:
     """Return the grey level 0..255 of each pixel value: uint8 (256,) for pixels of 8 bits, (65536,) for 16 bits.
 
     Pixel padding is black.

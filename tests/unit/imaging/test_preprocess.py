@@ -18,7 +18,7 @@ from fieldray.imaging.preprocess import (
     block_thumbnail,
     coarse_means,
     default_window,
-    display_table,
+    grey_level_table,
     percentiles,
     thumbnail,
     to_display,
@@ -173,7 +173,7 @@ def edges(pixel_map: CoordinateMap, spec: InputSpec) -> tuple[float, float, floa
 
 @given(images(longest=4), WINDOWS)
 def test_a_brighter_pixel_is_never_shown_darker(image: Image, window: Window) -> None:
-    table = display_table(image, window).astype(int)
+    table = grey_level_table(image, window).astype(int)
     assert len(table) == (256 if image.pixels.dtype == np.uint8 else 65536)
     assert np.all(np.diff(table) >= 0)
     np.testing.assert_array_equal(to_display(image, window), table[image.pixels])
