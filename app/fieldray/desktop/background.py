@@ -261,7 +261,7 @@ def open_services(settings: Settings, publish: Publish) -> Services:
     publish  function that receives the events of runs and drives, from any thread
     """
     from fieldray.bench.load import read_load_study, run_load_study_in_child
-    from fieldray.imaging.quality import are_empty_folders, may_lack_ages
+    from fieldray.imaging.quality import are_empty_folders, may_lack_patient_ages
     from fieldray.packs.library import PackLibrary
     from fieldray.packs.reading import DriveWatch
     from fieldray.packs.site_choices import RememberedPacks
@@ -284,7 +284,7 @@ def open_services(settings: Settings, publish: Publish) -> Services:
         library=library,
         remembered_packs=RememberedPacks(data_folder()),
         are_empty_folders=are_empty_folders,
-        may_lack_ages=may_lack_ages,
+        may_lack_ages=may_lack_patient_ages,
         drives=drives,
         auditor=Auditor(database, library.site_points),
         history=History(database),

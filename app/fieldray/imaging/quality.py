@@ -274,7 +274,7 @@ _WITHOUT_AGE: Final = (".png", ".jpg", ".jpeg", ".zip")
 _MAX_FILE_NAMES: Final = 20_000
 
 
-def may_lack_ages(paths: Sequence[Path]) -> bool:
+def may_lack_patient_ages(paths: Sequence[Path]) -> bool:
     """Return whether some of these files may lack the patient's age, as PNG, JPEG and zip files may.
 
     Only file names are examined. The result is also True for folders with too many files to examine quickly.
