@@ -138,7 +138,7 @@ def _decode_pixels(
         if reduced is not None:
             return reduced
     step = largest_reduction(frame.rows, frame.columns, needed_size) if needed_size is not None else 1
-    stored, extremes = whole.get(lambda: _with_extremes(_stored_values(header, frame, value, index)))
+    stored, extremes = whole.get_or_decode(lambda: _with_extremes(_stored_values(header, frame, value, index)))
     if _photometric(header) == "PALETTE COLOR":
         stored = dicom_grey.palette_colours(stored, header.dataset)
     if stored.ndim == 3:

@@ -205,7 +205,7 @@ def _modality(
     if sequence or not is_usable:
         remarks.append("rescale_ignored")
     if no_data is None:
-        stored, step = block_means(stored, step, highest=highest), 1
+        stored, step = block_means(stored, step, max_value=highest), 1
     scale, offset = slope * unit, slope * (low * unit + base) + intercept
     pixels = _shifted(stored, low, high)
     shifted = _ModalityPixels(pixels, scale, offset, no_data, step)

@@ -74,7 +74,7 @@ def decode_image_bytes(
     if content == "executable":
         raise Unreadable(reason("executable"))
     if content == "png":
-        return _finished(*cache.get(lambda: _whole_png(data)), needed_size)
+        return _finished(*cache.get_or_decode(lambda: _whole_png(data)), needed_size)
     if content == "jpeg":
         return _decoded_jpeg(data, needed_size, cache)
     if content == "dicom":
@@ -122,7 +122,9 @@ class ImageFile:
         side  None for full resolution
         """
         needed_size = (
-            TargetSize(side, side, only_longer_side=True) if side and self._ref.correction == NO_CORRECTION else None
+            TargetSize(side, side, needs_only_longer_side=True)
+            if side and self._ref.correction == NO_CORRECTION
+            else None
         )
         return self.decode_image(needed_size).corrected(self._ref.correction)
 
@@ -220,7 +222,7 @@ def _decoded_jpeg(data: bytes, needed_size: TargetSize | None, whole: DecodedFil
             for either in (needed_size, needed_size.rotated_by_90)
         )
     if step == 1:
-        return _finished(*whole.get(lambda: _whole_jpeg(data, size, is_plain=is_plain)), needed_size)
+        return _finished(*whole.get_or_decode(lambda: _whole_jpeg(data, size, is_plain=is_plain)), needed_size)
     one, notes = _one_whole_jpeg(data, size)
     values, step = _load(one, step)
     pixels, more = _grey_of(values)

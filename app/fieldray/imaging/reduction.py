@@ -55,12 +55,12 @@ class TargetSize:
 
     rows: float
     columns: float
-    only_longer_side: bool = False
+    needs_only_longer_side: bool = False
 
     @property
     def rotated_by_90(self) -> TargetSize:
         """The target size for an image that will be rotated by 90 degrees: rows and columns swapped."""
-        return TargetSize(self.columns, self.rows, self.only_longer_side)
+        return TargetSize(self.columns, self.rows, self.needs_only_longer_side)
 
 
 class DecodedFileCache:
@@ -79,7 +79,7 @@ class DecodedFileCache:
         """Whether the cache contains the fully decoded file."""
         return self._kept is not None
 
-    def get(self, decode: Callable[[], T]) -> T:
+    def get_or_decode(self, decode: Callable[[], T]) -> T:
         """Return the fully decoded file. Only the first call calls `decode`; later calls return the kept result."""
         if self._kept is None:
             self._kept = decode()
@@ -97,7 +97,9 @@ def target_size(spec: InputSpec, *, factor: float = 1.0) -> TargetSize:
     factor  factor by which rows and columns are multiplied
     """
     kept = (ASSUMED_LUNG_SHARE if spec.crop != "none" else 1 - 2 * spec.margin) / factor
-    return TargetSize(spec.height / kept, spec.width / kept, only_longer_side=spec.fit == "pad" and spec.crop == "none")
+    return TargetSize(
+        spec.height / kept, spec.width / kept, needs_only_longer_side=spec.fit == "pad" and spec.crop == "none"
+    )
 
 
 def target_size_for_all(*specs: InputSpec, factor: float = 1.0) -> TargetSize | None:
@@ -112,7 +114,7 @@ def target_size_for_all(*specs: InputSpec, factor: float = 1.0) -> TargetSize | 
     return TargetSize(
         max(size.rows for size in sizes),
         max(size.columns for size in sizes),
-        only_longer_side=all(size.only_longer_side for size in sizes),
+        needs_only_longer_side=all(size.needs_only_longer_side for size in sizes),
     )
 
 
@@ -156,13 +158,13 @@ def largest_reduction(
     steps          the steps that the format offers; by default every whole number
     """
     ratios = (rows / (oversampling * needed_size.rows), columns / (oversampling * needed_size.columns))
-    most = min(int(max(ratios) if needed_size.only_longer_side else min(ratios)), LARGEST_REDUCTION)
+    most = min(int(max(ratios) if needed_size.needs_only_longer_side else min(ratios)), LARGEST_REDUCTION)
     if steps is None:
         return max(1, most)
     return max((step for step in steps if step <= most), default=1)
 
 
-def block_sums(values: NDArray[Any], step: int, *, highest: int | None = None) -> NDArray[Any]:
+def block_sums(values: NDArray[Any], step: int, *, max_value: int | None = None) -> NDArray[Any]:
     """Return the sums of an array over blocks of step x step values. Blocks at the lower and right edge may be smaller.
 
     values   (rows, columns) integers of 8 or 16 bits in this machine's byte order, or averages of such integers
@@ -171,24 +173,24 @@ def block_sums(values: NDArray[Any], step: int, *, highest: int | None = None) -
     Returns integers of 16 or 32 bits (ceil(rows / step), ceil(columns / step)), exact up to `LARGEST_REDUCTION`;
     float32 for averages.
     """
-    if values.dtype.kind == "u" and highest is None:
-        highest = int(values.max())
-    lines = _summed(values, step, highest)
-    sums: NDArray[Any] = lines[:, ::step].astype(_wide(values, step**2, highest))
+    if values.dtype.kind == "u" and max_value is None:
+        max_value = int(values.max())
+    lines = _summed(values, step, max_value)
+    sums: NDArray[Any] = lines[:, ::step].astype(_wide(values, step**2, max_value))
     for offset in range(1, step):
         part = lines[:, offset::step]
         sums[:, : part.shape[1]] += part
     return sums
 
 
-def block_means(values: NDArray[Any], step: int, *, highest: int | None = None) -> NDArray[Any]:
+def block_means(values: NDArray[Any], step: int, *, max_value: int | None = None) -> NDArray[Any]:
     """Return the means of an array over blocks of step x step values: float32, not rounded.
 
     A step of 1 returns the values unchanged. The parameters are those of `block_sums`.
     """
     if step == 1:
         return values
-    means = block_sums(values, step, highest=highest).astype(np.float32)
+    means = block_sums(values, step, max_value=max_value).astype(np.float32)
     means *= np.float32(1 / step**2)
     rows_left, columns_left = (side % step for side in values.shape)
     if rows_left:

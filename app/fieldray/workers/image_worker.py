@@ -228,7 +228,7 @@ class ImageWorker:
         """
         if view.result.facts.thumbnail is None:
             with contextlib.suppress(InputProblem):
-                self._read(view, TargetSize(PREVIEW_SIDE, PREVIEW_SIDE, only_longer_side=True))
+                self._read(view, TargetSize(PREVIEW_SIDE, PREVIEW_SIDE, needs_only_longer_side=True))
 
     def run(self, question: calls.PackInferRequest) -> NetworkOutput:
         """Run a pack's classifier on a network input and return the output. Raises BackendProblem."""

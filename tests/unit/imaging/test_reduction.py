@@ -76,12 +76,12 @@ def test_rows_and_columns_have_their_own_needed_size() -> None:
     # 3000 / (2 x 300) = 5 down, 2500 / (2 x 125) = 10 across
     assert largest_reduction(3000, 2500, TargetSize(300, 125)) == 5
     assert largest_reduction(3000, 2500, TargetSize(300, 125).rotated_by_90) == 4
-    assert largest_reduction(3000, 2500, TargetSize(300, 125, only_longer_side=True)) == 10
+    assert largest_reduction(3000, 2500, TargetSize(300, 125, needs_only_longer_side=True)) == 10
 
 
 def test_the_needed_size_includes_the_margin_that_is_cut_off() -> None:
     need = target_size(InputSpec(height=160, width=100, margin=0.1, fit="pad"))
-    assert (need.rows, need.columns, need.only_longer_side) == (pytest.approx(200), pytest.approx(125), True)
+    assert (need.rows, need.columns, need.needs_only_longer_side) == (pytest.approx(200), pytest.approx(125), True)
 
 
 @pytest.mark.parametrize("fit", ["stretch", "pad", "crop"])

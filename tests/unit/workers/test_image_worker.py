@@ -76,7 +76,7 @@ def test_whole_images_are_read_at_the_resolution_that_each_network_needs() -> No
     needed = target_size(CROPPED)
     assert (needed.rows, needed.columns) == pytest.approx((32 / ASSUMED_LUNG_SHARE, 32 / ASSUMED_LUNG_SHARE))
     both = target_size_for_all(WHOLE, LUNGS)
-    assert (both.rows, both.columns, both.only_longer_side) == (48.0, 48.0, False)
+    assert (both.rows, both.columns, both.needs_only_longer_side) == (48.0, 48.0, False)
     assert target_size_for_all(WHOLE) == target_size(WHOLE)
     assert target_size_for_all() is None
 
