@@ -37,7 +37,7 @@ from fieldray.imaging.identify import (
     sniff,
 )
 from fieldray.imaging.limits import MAX_FRAMES, MAX_INFLATED_HEADER_BYTES, MAX_ZIP_MEMBERS, DicomdirFound, ZipFound
-from fieldray.imaging.source import Opener, file_problem, is_system_name, open_file, path_components, state_of
+from fieldray.imaging.source import Opener, file_problem, file_state_of, is_system_name, open_file, path_components
 from fieldray.reasons import reason
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def open_archive(stream: BinaryIO) -> ZipArchive:
 
     Raises OSError. Raises Unreadable: `damaged`, `too_large`, `too_many_members`.
     """
-    archive = ZipArchive(stream, state_of(stream) or object())
+    archive = ZipArchive(stream, file_state_of(stream) or object())
     _directory(archive)
     return archive
 

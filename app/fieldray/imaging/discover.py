@@ -30,10 +30,10 @@ from fieldray.imaging.source import (
     Opener,
     entry_key,
     file_problem,
+    file_state_of,
     find_file_any_case,
     is_system_name,
     open_file,
-    state_of,
 )
 from fieldray.reasons import Reason, reason
 
@@ -209,7 +209,9 @@ class _Search:
             return []
         top, known = self._listed[path]
         self._listed[path] = (top, known | folder.names)
-        return [entry for entry in folder.entries() if entry_key(entry[0].name, is_folder=entry[1]) not in known]
+        return [
+            entry for entry in folder.remaining_entries() if entry_key(entry[0].name, is_folder=entry[1]) not in known
+        ]
 
     def _under(self, top: Path, *, is_folder: bool) -> Iterator[ImageRef]:
         """Yield the images under a folder, depth first and sorted. Links to folders are not followed.
@@ -318,7 +320,7 @@ class _Search:
                     return
                 found = identify_unless_own_report(stream, ref, self._is_own_report)
                 if isinstance(found, DicomdirFound | ZipFound):
-                    self._containers[path] = state_of(stream)
+                    self._containers[path] = file_state_of(stream)
             if found is None:
                 self._own_reports += 1
                 return
@@ -370,7 +372,7 @@ class _Search:
 
 def _is_another(path: Path, state: FileState | None) -> bool:
     try:
-        now = state_of(path)
+        now = file_state_of(path)
     except OSError:  # the file is gone; reading its images reports that
         return False
     before, after = (one and one._replace(status_changed_ns=0) for one in (state, now))  # changes with a new hard link

@@ -55,14 +55,14 @@ class FileState(NamedTuple):
     device, inode      identify the file in the system (st_dev, st_ino)
     """
 
-    size: int
+    size_bytes: int
     modified_ns: int
     status_changed_ns: int
-    device: int = 0
+    device_number: int = 0
     inode: int = 0
 
 
-def state_of(file: BinaryIO | Path) -> FileState | None:
+def file_state_of(file: BinaryIO | Path) -> FileState | None:
     """Return the `FileState` of an open file or a path: size, times and inode. Raises OSError.
 
     Returns None for a stream that is not a file of the file system, such as one in memory.
@@ -134,8 +134,8 @@ class FileStamper:
 
         The stamp is empty for a stream that is not a file of the file system, such as a stream in memory.
         """
-        state = state_of(stream)
-        return self._stamp(path, state, _part_of(stream, state.size)) if state else b""
+        state = file_state_of(stream)
+        return self._stamp(path, state, _part_of(stream, state.size_bytes)) if state else b""
 
     def is_settled(self, state: FileState) -> bool:
         """Return whether a file is so old that any later change would alter the file's time stamps."""
@@ -143,7 +143,7 @@ class FileStamper:
 
     def _stamp(self, path: Path, state: FileState, read: ReadPart) -> bytes:
         stamp = hashlib.blake2b(struct.pack("<3q", *state[:3]), key=self.key, digest_size=_STAMP_BYTES)
-        for offset, length in self._parts(os.fsencode(path), state.size):
+        for offset, length in self._parts(os.fsencode(path), state.size_bytes):
             stamp.update(read(offset, length))
         return stamp.digest()
 
@@ -281,7 +281,7 @@ class Folder:
         name, is_folder = self._left.pop()
         return self.path / name, is_folder
 
-    def entries(self) -> Iterator[tuple[Path, bool]]:
+    def remaining_entries(self) -> Iterator[tuple[Path, bool]]:
         """Return an iterator over the entries of the folder that were not visited yet."""
         return iter(self.next_entry, None)
 

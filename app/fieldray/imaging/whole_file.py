@@ -7,7 +7,7 @@ import io
 
 from fieldray.domain.image import ImageRef
 from fieldray.imaging.identify import check_file_size
-from fieldray.imaging.source import FileStamper, FileState, Opener, file_problem, open_file, state_of
+from fieldray.imaging.source import FileStamper, FileState, Opener, file_problem, file_state_of, open_file
 
 
 def read_bytes(ref: ImageRef, *, opener: Opener = open_file) -> bytes:
@@ -27,12 +27,12 @@ def read_bytes_and_state(ref: ImageRef, *, opener: Opener = open_file) -> tuple[
                 from fieldray.imaging.archive import open_archive
 
                 return open_archive(stream).read(ref.zip_member), None
-            state = state_of(stream)
+            state = file_state_of(stream)
             size = stream.seek(0, io.SEEK_END)
             check_file_size(size)
             stream.seek(0)
             data = stream.read(size)
-            return data, state if state and state == state_of(stream) and len(data) == state.size else None
+            return data, state if state and state == file_state_of(stream) and len(data) == state.size_bytes else None
     except OSError as error:
         raise file_problem(error) from error
 
@@ -47,12 +47,12 @@ def hash_file(ref: ImageRef, *, stamps: FileStamper | None = None, opener: Opene
         return hashlib.sha256(read_bytes(ref, opener=opener)).hexdigest(), b""
     try:
         with opener(ref.path) as stream:
-            state, stamp = state_of(stream), b""
+            state, stamp = file_state_of(stream), b""
             check_file_size(stream.seek(0, io.SEEK_END))
             stream.seek(0)
             found = hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]  # has readinto
             if stamps and state and stamps.is_settled(state) and ref.header.number_of_frames == 1:
                 stamp = stamps.stamp_of_stream(ref.path, stream)
-            return found, stamp if state_of(stream) == state else b""
+            return found, stamp if file_state_of(stream) == state else b""
     except OSError as error:
         raise file_problem(error) from error

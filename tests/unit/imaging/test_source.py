@@ -92,7 +92,7 @@ def test_a_path_that_became_a_pipe_or_device_is_refused_at_once(
 
 KEY = bytes(range(32))
 LATER = time.time() + 3600
-STATE = FileState(size=100_000, modified_ns=10**18, status_changed_ns=10**18)
+STATE = FileState(size_bytes=100_000, modified_ns=10**18, status_changed_ns=10**18)
 DATA = bytes(number * 7919 % 251 for number in range(100_000))
 
 
@@ -138,19 +138,21 @@ def changed(place: int) -> bytes:
 def test_a_stamp_covers_the_beginning_the_end_and_random_blocks(stamps: FileStamper) -> None:
     path = Path("/images/a.dcm")
     known = stamps.stamp_of_data(path, DATA, STATE)
-    places = [place for parts in stamps._parts(os.fsencode(path), STATE.size) for place in (parts[0], sum(parts) - 1)]
+    places = [
+        place for parts in stamps._parts(os.fsencode(path), STATE.size_bytes) for place in (parts[0], sum(parts) - 1)
+    ]
     assert {0, 4095, 99_999} <= set(places)
     assert all(stamps.stamp_of_data(path, changed(place), STATE) != known for place in places)
     middle = [place for place in places if 4096 <= place < 100_000 - 1024]
     assert len(middle) == 8  # four blocks
     other = FileStamper(KEY[::-1], now_s=lambda: LATER)
-    assert not set(middle) & {parts[0] for parts in other._parts(os.fsencode(path), STATE.size)}
+    assert not set(middle) & {parts[0] for parts in other._parts(os.fsencode(path), STATE.size_bytes)}
 
 
 def test_a_change_outside_the_sampled_blocks_with_forged_times_is_missed(stamps: FileStamper) -> None:
     """Only a hash of the whole content notices such a change; the option --verify computes it."""
     path = Path("/images/a.dcm")
-    seen = [range(place, place + length) for place, length in stamps._parts(os.fsencode(path), STATE.size)]
+    seen = [range(place, place + length) for place, length in stamps._parts(os.fsencode(path), STATE.size_bytes)]
     unseen = next(place for place in range(50_000, 100_000) if not any(place in part for part in seen))
     assert stamps.stamp_of_data(path, changed(unseen), STATE) == stamps.stamp_of_data(path, DATA, STATE)
 
