@@ -39,7 +39,7 @@ from pydicom.uid import (
 from fieldray.domain.image import ImageRef
 from fieldray.imaging.preprocess import to_display
 from fieldray.imaging.reading import decode_image_bytes
-from fieldray.imaging.synthetic import image_dataset
+from fieldray.imaging.synthetic import dicom_dataset
 from fieldray.imaging.whole_file import read_bytes
 
 _TWELVE_BITS: Final = 4095
@@ -107,7 +107,7 @@ def write_image(stem: Path, image: GreyImage, kind: ImageKind, *, number: int, a
         path = stem.with_suffix(".png" if kind.file_format == "PNG" else ".jpg")
         path.write_bytes(_encoded(values, kind.file_format))
         return path
-    dataset = image_dataset(image, number=number)
+    dataset = dicom_dataset(image, study_number=number)
     if age_years is not None:
         dataset.PatientAge = f"{age_years:03d}Y"
     if kind.bits == 8:

@@ -40,7 +40,7 @@ from pydicom.uid import (
 )
 
 from benchmarks.image_files import save_dicom, set_compressed_frame, set_pixels
-from fieldray.imaging.synthetic import chest_phantom, image_dataset
+from fieldray.imaging.synthetic import chest_phantom, dicom_dataset
 from long_headers import dicom_file
 
 LOSSLESS: Mapping[str, UID] = {
@@ -106,7 +106,7 @@ def write_dicom(
     Every file shows the picture: MONOCHROME1 is stored inverted, and a signed image with an intercept. RGB and YBR_FULL
     hold grey, PALETTE COLOR a grey ramp, all three in 8 bits.
     """
-    dataset = image_dataset(pixels, number=number)
+    dataset = dicom_dataset(pixels, study_number=number)
     if photometric in ("RGB", "YBR_FULL", "PALETTE COLOR"):
         _as_colour(dataset, scaled(pixels, 8), photometric)
     else:
@@ -216,7 +216,7 @@ def _write_bare(folder: Path, image: Pixels) -> list[Path]:
     (folder / "whole.dcm").unlink()
     without_preamble = folder / "no-preamble"
     without_preamble.write_bytes(whole[132:])
-    dataset = image_dataset(image, number=99)
+    dataset = dicom_dataset(image, study_number=99)
     paths = [without_preamble]
     for name, implicit, little in (("implicit", True, True), ("explicit", False, True), ("big", False, False)):
         path = folder / f"no-meta-{name}"

@@ -21,7 +21,7 @@ import msgspec
 
 from fieldray.backends import CPU
 from fieldray.errors import UsageProblem
-from fieldray.imaging.synthetic import constancy_files
+from fieldray.imaging.synthetic import constancy_test_files
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.signing import load_private_key, sign, verify
 from fieldray.paths import asset_path, data_folder
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
         os.environ["FIELDRAY_HOME"] = home
         packs = [found for found in PackLibrary(data_folder()).builtin() if found.can_screen]
         # Scores of drawn images may differ by rounding.
-        files = {name: content for name, content in constancy_files() if name.endswith(".jpg")}
+        files = {name: content for name, content in constancy_test_files() if name.endswith(".jpg")}
         images = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
         answers = dict(compute_expected_results(one.folder, data_folder(), without=options.without) for one in packs)
         made = ConstancyFile(images=images, answers=answers)

@@ -17,7 +17,7 @@ from PIL import Image
 from pydicom.uid import UID, JPEG2000Lossless, JPEGBaseline8Bit, JPEGLSLossless, RLELossless
 
 from benchmarks.image_files import set_compressed_frame
-from fieldray.imaging.synthetic import chest_phantom, image_dataset
+from fieldray.imaging.synthetic import chest_phantom, dicom_dataset
 from harness.case import Group
 from harness.record import Fate
 from harness.world import World
@@ -102,7 +102,7 @@ def deflated(path: Path, size: int) -> bytes:
 
 def encapsulated(path: Path, frame: bytes, syntax: UID, **changes: Any) -> bytes:
     """Return a compressed DICOM file with these bytes as its only frame."""
-    dataset = image_dataset(PIXELS, number=1)
+    dataset = dicom_dataset(PIXELS, study_number=1)
     dataset.file_meta.TransferSyntaxUID = syntax
     for keyword, value in {"BitsAllocated": 8, "BitsStored": 8, "HighBit": 7, **changes}.items():
         setattr(dataset, keyword, value)

@@ -16,7 +16,7 @@ from fieldray.desktop.application import Application
 from fieldray.desktop.packs_page import PackDialog
 from fieldray.desktop.worklist_rows import COLUMN_KEYS
 from fieldray.domain.run import Verdict
-from fieldray.imaging.synthetic import chest_phantom, image_dataset
+from fieldray.imaging.synthetic import chest_phantom, dicom_dataset
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.naming import LEGACY_CPU_NAME
 from fieldray.settings import Settings
@@ -92,7 +92,7 @@ def test_two_packs_screen_in_one_pass_are_judged_exported_and_taken_up_again_fro
     images.mkdir()
     for number in range(1, 5):  # so small that they have the detail of a chest X-ray, and may be called normal
         pixels = chest_phantom(128, 128, 1000 + number, abnormal=number % 3 == 0)
-        image_dataset(pixels, number=number).save_as(images / f"study-{number}.dcm", enforce_file_format=True)
+        dicom_dataset(pixels, study_number=number).save_as(images / f"study-{number}.dcm", enforce_file_format=True)
     (images / "notes.txt").write_text("no image", encoding="utf-8")
     strict = replace(tiny_manifest().operating_points[0], threshold=0.999, unsure_low=0.998, unsure_high=0.999)
     second = write_tiny_pack(tmp_path, pack_id="strict", operating_points=(strict,))

@@ -319,9 +319,9 @@ def _write_real(folder: Path, options: argparse.Namespace, console: Console) -> 
         f"The images show every kind of result, not how well the pack performs. Sources: {credits_path()}"
     )
     if options.pack is None:
-        options.pack = part.pack
+        options.pack = part.pack_id
         options.ages_confirmed = part.has_ages
-        RememberedPacks(data_folder()).remember([folder], part.pack, ages_confirmed=part.has_ages)
+        RememberedPacks(data_folder()).remember([folder], part.pack_id, ages_confirmed=part.has_ages)
 
 
 def _files_to_write(part: DemoPart, folder: Path, *, is_own: bool) -> Iterator[tuple[str, bytes]]:

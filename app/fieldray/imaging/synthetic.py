@@ -183,7 +183,7 @@ def _with_side_marker(image: Field, random: np.random.Generator) -> Field:
 # ---- synthetic images as DICOM files
 
 
-def image_dataset(pixels: NDArray[np.uint16], *, number: int, view: str = "PA") -> Dataset:
+def dicom_dataset(pixels: NDArray[np.uint16], *, study_number: int, view: str = "PA") -> Dataset:
     """Make a DICOM dataset (Digital X-Ray Image, uncompressed) from pixels of 12 bits, (rows, columns).
 
     number  number of the study, from which UIDs and patient data are made
@@ -195,12 +195,12 @@ def image_dataset(pixels: NDArray[np.uint16], *, number: int, view: str = "PA") 
     dataset = Dataset()
     dataset.file_meta = FileMetaDataset()
     dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
-    dataset.SOPClassUID, dataset.SOPInstanceUID = UID(_DIGITAL_XRAY), UID(f"{_UID_ROOT}.{number}.1.1")
-    dataset.StudyInstanceUID, dataset.SeriesInstanceUID = f"{_UID_ROOT}.{number}", f"{_UID_ROOT}.{number}.1"
+    dataset.SOPClassUID, dataset.SOPInstanceUID = UID(_DIGITAL_XRAY), UID(f"{_UID_ROOT}.{study_number}.1.1")
+    dataset.StudyInstanceUID, dataset.SeriesInstanceUID = f"{_UID_ROOT}.{study_number}", f"{_UID_ROOT}.{study_number}.1"
     dataset.Modality, dataset.BodyPartExamined, dataset.ViewPosition = "DX", "CHEST", view
-    dataset.PatientName, dataset.PatientID = f"Synthetic^{number:03d}", f"SYN-{number:03d}"
-    dataset.PatientSex, dataset.PatientAge = "MF"[number % 2], f"{1 + number % 5:03d}Y"
-    dataset.StudyDate, dataset.StudyDescription = f"202401{1 + number % 28:02d}", "Synthetic chest, not a patient"
+    dataset.PatientName, dataset.PatientID = f"Synthetic^{study_number:03d}", f"SYN-{study_number:03d}"
+    dataset.PatientSex, dataset.PatientAge = "MF"[study_number % 2], f"{1 + study_number % 5:03d}Y"
+    dataset.StudyDate, dataset.StudyDescription = f"202401{1 + study_number % 28:02d}", "Synthetic chest, not a patient"
     dataset.Manufacturer, dataset.ImagerPixelSpacing = "Fieldray", [0.2, 0.2]
     dataset.Rows, dataset.Columns = pixels.shape
     dataset.SamplesPerPixel, dataset.PhotometricInterpretation = 1, "MONOCHROME2"
@@ -222,7 +222,7 @@ def write_studies(folder: Path, *, count: int = 24, seed: int = 1) -> tuple[Path
         rows, columns = (1024, 860) if number % 2 else (960, 960)
         pixels = chest_phantom(rows, columns, seed * 1000 + number, abnormal=number % 3 == 0)
         path = folder / f"study-{number:03d}.dcm"
-        image_dataset(pixels, number=number).save_as(path, enforce_file_format=True)
+        dicom_dataset(pixels, study_number=number).save_as(path, enforce_file_format=True)
         written.append(path)
     return tuple(written)
 
@@ -248,16 +248,16 @@ class DemoPart:
     """
 
     name: str
-    pack: str
+    pack_id: str
     patient_group: str
     has_ages: bool
 
 
 DEMO_PARTS: Final[tuple[DemoPart, ...]] = (
     DemoPart(
-        name="children", pack="pneumonia-paediatric", patient_group="children aged one to five years", has_ages=True
+        name="children", pack_id="pneumonia-paediatric", patient_group="children aged one to five years", has_ages=True
     ),
-    DemoPart(name="adults", pack="adult-normal-abnormal", patient_group="patients with COVID-19", has_ages=False),
+    DemoPart(name="adults", pack_id="adult-normal-abnormal", patient_group="patients with COVID-19", has_ages=False),
 )
 
 
@@ -276,12 +276,12 @@ def demo_files(part: DemoPart) -> Iterator[tuple[str, bytes]]:
         yield name, make(part)
 
 
-def constancy_files() -> Iterator[tuple[str, bytes]]:
+def constancy_test_files() -> Iterator[tuple[str, bytes]]:
     """Yield name (`part/file`) and content of every image of the constancy test."""
     for part in DEMO_PARTS:
         yield from ((f"{part.name}/{name}", content) for name, content in demo_files(part))
     for number in range(1, _FOR_CONSTANCY + 1):
-        dataset = image_dataset(chest_phantom(1024, 860, 9000 + number, abnormal=number % 2 == 0), number=number)
+        dataset = dicom_dataset(chest_phantom(1024, 860, 9000 + number, abnormal=number % 2 == 0), study_number=number)
         dataset.PatientAge = ""  # packs for children and for adults accept images without an age
         yield f"drawn/study-{number}.dcm", _saved(dataset)
 
@@ -299,7 +299,7 @@ def _folder() -> Path:
 
 
 def _drawn(part: DemoPart, *, view: str = "PA", body_part: str = "CHEST", age: str | None = None) -> Dataset:
-    dataset = image_dataset(chest_phantom(_ROWS, _COLUMNS, 7, abnormal=False), number=900, view=view)
+    dataset = dicom_dataset(chest_phantom(_ROWS, _COLUMNS, 7, abnormal=False), study_number=900, view=view)
     dataset.BodyPartExamined = body_part
     dataset.PatientAge = age or ("003Y" if part.name == "children" else "045Y")
     return dataset

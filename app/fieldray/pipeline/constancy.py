@@ -22,7 +22,7 @@ from fieldray.domain.finding import Category, Outcome, ScreenedOutcome, decide, 
 from fieldray.domain.model import BackendName, Manifest, Model
 from fieldray.errors import BackendProblem, PackProblem, StorageProblem, UsageProblem
 from fieldray.imaging.discover import discover
-from fieldray.imaging.synthetic import constancy_files
+from fieldray.imaging.synthetic import constancy_test_files
 from fieldray.packs.signing import CONSTANCY_SIGNER, verify
 from fieldray.paths import VERSION, asset_path, scratch_folder
 from fieldray.persistence import exclusive_writer, storage_problem, write_atomically
@@ -207,7 +207,7 @@ def shipped_results(path: Path | None = None) -> ConstancyFile:
         if verify(content, signature=signature) != CONSTANCY_SIGNER:
             raise ValueError("another key")
         found = parse_json(content, ConstancyFile)
-        for name, image in constancy_files():
+        for name, image in constancy_test_files():
             if found.images.get(name, digest := hashlib.sha256(image).hexdigest()) != digest:
                 raise ValueError(name)
     except (OSError, ValueError, LookupError, PackProblem) as error:
@@ -254,7 +254,7 @@ def screen_test_images(session: Session, model: Model) -> ExpectedResults:
     """
     answers = dict[str, ExpectedResult]()
     with scratch_folder() as folder:
-        for name, content in constancy_files():
+        for name, content in constancy_test_files():
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_bytes(content)
         for ref in discover([folder]):

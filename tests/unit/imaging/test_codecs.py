@@ -45,7 +45,7 @@ from fieldray.imaging.codecs.rle import CODEC as RLE
 from fieldray.imaging.identify import identify
 from fieldray.imaging.reading import decode_image_bytes
 from fieldray.imaging.reduction import TargetSize, largest_reduction, target_size
-from fieldray.imaging.synthetic import chest_phantom, image_dataset
+from fieldray.imaging.synthetic import chest_phantom, dicom_dataset
 from phantoms import LOSSLESS, LOSSY, saved, scaled, write_dicom
 
 SYNTAX = UID("1.2.826.0.1.3680043.8.498.1.2.3.4")  # an invented private transfer syntax
@@ -75,7 +75,7 @@ def registered(request: pytest.FixtureRequest) -> Iterator[Codec]:
 
 
 def _write(path: Path, *, size: tuple[int, int] = IMAGE.shape) -> Path:
-    dataset: Dataset = image_dataset(IMAGE, number=1)
+    dataset: Dataset = dicom_dataset(IMAGE, study_number=1)
     set_compressed_frame(dataset, zlib.compress(IMAGE.tobytes()))
     dataset.Rows, dataset.Columns = size
     dataset.file_meta.TransferSyntaxUID = SYNTAX
@@ -266,7 +266,7 @@ def test_each_codec_says_which_of_its_syntaxes_are_lossless(syntax: UID, is_loss
 def test_uncompressed_colour_equals_pydicoms_reading(
     photometric: str, bits: int, planar: int, syntax: UID, tmp_path: Path
 ) -> None:
-    chance, dataset = np.random.default_rng(5), image_dataset(IMAGE, number=1)
+    chance, dataset = np.random.default_rng(5), dicom_dataset(IMAGE, study_number=1)
     dataset.SamplesPerPixel, dataset.PhotometricInterpretation, dataset.PlanarConfiguration = 3, photometric, planar
     dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit, dataset.NumberOfFrames = bits, bits, bits - 1, 2
     grey = (IMAGE >> 4).astype(np.uint8)  # and a difference of a few levels in each sample
@@ -288,7 +288,7 @@ def test_uncompressed_colour_equals_pydicoms_reading(
 
 def test_bits_above_the_stored_ones_are_dropped_from_32_and_16_bits(tmp_path: Path) -> None:
     values = np.arange(64 * 64, dtype=np.uint16).reshape(64, 64)
-    dataset, path, found = image_dataset(values, number=1), tmp_path / "image.dcm", []
+    dataset, path, found = dicom_dataset(values, study_number=1), tmp_path / "image.dcm", []
     dataset.BitsStored, dataset.HighBit, dataset.PixelRepresentation = 12, 11, 1
     for bits in (16, 32):
         dataset.BitsAllocated, dataset.PixelData = bits, values.astype(f"<u{bits // 8}").tobytes()
@@ -304,7 +304,7 @@ def test_a_jpeg_without_a_colour_space_has_the_one_of_the_dicom_header(tmp_path:
     source = imagecodecs.jpeg8_encode(grey, level=95, colorspace="RGB", outcolorspace="RGB")
     at = source.index(b"\xff\xee")
     source = source[:at] + source[at + 2 + int.from_bytes(source[at + 2 : at + 4], "big") :]
-    dataset = image_dataset(IMAGE, number=1)
+    dataset = dicom_dataset(IMAGE, study_number=1)
     dataset.SamplesPerPixel, dataset.PhotometricInterpretation, dataset.PlanarConfiguration = 3, "RGB", 0
     dataset.Rows, dataset.Columns, dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = 32, 40, 8, 8, 7
     dataset.file_meta.TransferSyntaxUID = JPEGBaseline8Bit
@@ -316,7 +316,7 @@ def test_a_jpeg_without_a_colour_space_has_the_one_of_the_dicom_header(tmp_path:
 @pytest.mark.parametrize("shape", [(16, 24), (97, 83), (5, 3)])
 def test_frames_of_one_bit_begin_anywhere_within_a_byte(shape: tuple[int, int], tmp_path: Path) -> None:
     frames = np.random.default_rng(5).integers(0, 2, (3, *shape), np.uint8)
-    dataset, path = image_dataset(frames[0].astype(np.uint16), number=1), tmp_path / "image.dcm"
+    dataset, path = dicom_dataset(frames[0].astype(np.uint16), study_number=1), tmp_path / "image.dcm"
     dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit, dataset.NumberOfFrames = 1, 1, 0, 3
     packed = np.packbits(frames, bitorder="little").tobytes()
     dataset.PixelData = packed + bytes(len(packed) % 2)
@@ -328,7 +328,7 @@ def test_frames_of_one_bit_begin_anywhere_within_a_byte(shape: tuple[int, int], 
 
 @pytest.mark.parametrize(("kind", "swaps"), [("OW", True), ("OB", False)])
 def test_byte_values_in_big_endian_words_are_swapped(kind: str, swaps: bool, tmp_path: Path) -> None:
-    grey, dataset, path = (IMAGE >> 4).astype(np.uint8), image_dataset(IMAGE, number=1), tmp_path / "image.dcm"
+    grey, dataset, path = (IMAGE >> 4).astype(np.uint8), dicom_dataset(IMAGE, study_number=1), tmp_path / "image.dcm"
     dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = 8, 8, 7
     dataset.PixelData = grey.view(np.uint16).byteswap().tobytes() if swaps else grey.tobytes()
     dataset["PixelData"].VR = kind

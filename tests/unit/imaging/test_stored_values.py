@@ -33,7 +33,7 @@ from fieldray.domain.image import ImageRef
 from fieldray.errors import Unreadable
 from fieldray.imaging.reading import decode_image_bytes
 from fieldray.imaging.reduction import TargetSize, block_means
-from fieldray.imaging.synthetic import chest_phantom, image_dataset
+from fieldray.imaging.synthetic import chest_phantom, dicom_dataset
 
 # a multiple of 4, so that blocks of the reduced reading are whole
 PHANTOM = chest_phantom(64, 56, 7, abnormal=True)
@@ -105,7 +105,7 @@ LOSSLESS = [syntax for syntax in CODECS if syntax not in (JPEGBaseline8Bit, JPEG
 
 
 def _file(path: Path, words: Words, case: Case, photometric: str, syntax: UID) -> bytes:
-    dataset = image_dataset(PHANTOM, number=1)
+    dataset = dicom_dataset(PHANTOM, study_number=1)
     del dataset.WindowCenter, dataset.WindowWidth
     dataset.PhotometricInterpretation = photometric
     dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = case.allocated, case.stored, case.high

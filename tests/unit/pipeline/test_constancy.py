@@ -14,7 +14,7 @@ from fieldray.domain.finding import Finding, Outcome, RefusedOutcome
 from fieldray.domain.image import ImageRef
 from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem, PackProblem, StorageProblem, UsageProblem
-from fieldray.imaging.synthetic import constancy_files
+from fieldray.imaging.synthetic import constancy_test_files
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.signing import sign
 from fieldray.paths import asset_path
@@ -37,7 +37,7 @@ from raised import raises
 from shipped_packs import ADULTS
 from tiny_models import tiny_manifest, tiny_model
 
-FILES = list(constancy_files())
+FILES = list(constancy_test_files())
 IMAGES = len(FILES)
 POINT = tiny_manifest().operating_points[0]
 
