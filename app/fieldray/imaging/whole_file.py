@@ -37,10 +37,10 @@ def read_bytes_and_state(ref: ImageRef, *, opener: Opener = open_file) -> tuple[
         raise file_problem(error) from error
 
 
-def hash_file(ref: ImageRef, *, stamps: FileStamper | None = None, opener: Opener = open_file) -> tuple[str, bytes]:
+def hash_file(ref: ImageRef, *, stamper: FileStamper | None = None, opener: Opener = open_file) -> tuple[str, bytes]:
     """Return the SHA-256 (hex) of a file or zip member, and the file's stamp.
 
-    The stamp is empty if `stamps` is None, or if no stamp can identify the file's state. Raises Unreadable, also for a
+    The stamp is empty if `stamper` is None, or if no stamp can identify the file's state. Raises Unreadable, also for a
     file that is larger than any readable image: hashing the file might take hours and could not be cancelled.
     """
     if ref.zip_member is not None:
@@ -51,8 +51,8 @@ def hash_file(ref: ImageRef, *, stamps: FileStamper | None = None, opener: Opene
             check_file_size(stream.seek(0, io.SEEK_END))
             stream.seek(0)
             found = hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]  # has readinto
-            if stamps and state and stamps.is_settled(state) and ref.header.number_of_frames == 1:
-                stamp = stamps.stamp_of_stream(ref.path, stream)
+            if stamper and state and stamper.is_settled(state) and ref.header.number_of_frames == 1:
+                stamp = stamper.stamp_of_stream(ref.path, stream)
             return found, stamp if file_state_of(stream) == state else b""
     except OSError as error:
         raise file_problem(error) from error

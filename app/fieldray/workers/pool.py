@@ -334,7 +334,7 @@ class WorkerPool(contextlib.AbstractContextManager["Workers"]):
             return self._hash_in_child(ref), b""
         from fieldray.imaging.whole_file import hash_file
 
-        return hash_file(ref, stamps=self._stamps)
+        return hash_file(ref, stamper=self._stamps)
 
     def abort_calls(self) -> None:
         """Abort all running calls, which then raise PoolClosed. Later calls work as before."""

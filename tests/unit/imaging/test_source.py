@@ -117,7 +117,7 @@ def test_a_file_read_whole_an_open_one_and_a_hashed_one_have_the_same_stamp(
     found = stamps.stamp_of_data(path, *read_bytes_and_state(ref))
     assert len(found) == 16
     assert stamp_of_file(stamps, path) == found
-    assert hash_file(ref, stamps=stamps) == (hashlib.sha256(data).hexdigest(), found)
+    assert hash_file(ref, stamper=stamps) == (hashlib.sha256(data).hexdigest(), found)
 
 
 def test_a_stamp_depends_on_size_times_key_and_path(stamps: FileStamper) -> None:
@@ -194,13 +194,13 @@ def test_a_file_changed_just_now_or_in_the_future_gets_no_stamp(tmp_path: Path, 
     changed_s = max(state.st_mtime_ns, state.st_ctime_ns) / 1e9
     stamps = FileStamper(KEY, now_s=lambda: changed_s + age_s)
     assert bool(stamps.stamp_of_data(path, *read_bytes_and_state(ImageRef(path=path)))) is has_stamp
-    assert bool(hash_file(ImageRef(path=path), stamps=stamps)[1]) is has_stamp
+    assert bool(hash_file(ImageRef(path=path), stamper=stamps)[1]) is has_stamp
 
 
 def test_a_frame_of_a_multiframe_file_gets_no_stamp(stamps: FileStamper, tmp_path: Path) -> None:
     path = tmp_path / "a.dcm"
     path.write_bytes(DATA)
-    assert hash_file(ImageRef(path=path, header=ImageHeader(number_of_frames=2)), stamps=stamps)[1] == b""
+    assert hash_file(ImageRef(path=path, header=ImageHeader(number_of_frames=2)), stamper=stamps)[1] == b""
 
 
 def test_a_file_that_changes_during_reading_gets_no_stamp(
@@ -212,10 +212,10 @@ def test_a_file_that_changes_during_reading_gets_no_stamp(
     monkeypatch.setattr("fieldray.imaging.whole_file.state_of", lambda _: next(states))
     data, state = read_bytes_and_state(ImageRef(path=path))
     assert (data, state, stamps.stamp_of_data(path, data, state)) == (DATA, None, b"")
-    assert hash_file(ImageRef(path=path), stamps=stamps)[1] == b""
+    assert hash_file(ImageRef(path=path), stamper=stamps)[1] == b""
 
 
 def test_a_stream_that_is_no_file_gets_no_stamp(stamps: FileStamper) -> None:
     assert stamps.stamp_of_stream(Path("a"), io.BytesIO(b"image")) == b""
     with pytest.raises(Unreadable):
-        hash_file(ImageRef(path=Path("/nowhere/a.dcm")), stamps=stamps)
+        hash_file(ImageRef(path=Path("/nowhere/a.dcm")), stamper=stamps)

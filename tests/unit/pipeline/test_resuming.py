@@ -68,7 +68,7 @@ class Readers(FakeReaders):
     def hash_file(self, ref: ImageRef) -> tuple[str, bytes]:
         assert self._stamps
         self.hashed.append(ref.path.name)
-        return hash_file(ref, stamps=self._stamps)
+        return hash_file(ref, stamper=self._stamps)
 
 
 class Run:
