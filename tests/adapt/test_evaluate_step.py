@@ -26,7 +26,7 @@ from fieldray.domain.metrics import Share, auc
 from fieldray.domain.model import Estimate
 from fieldray.domain.purpose import performance_sentences
 from fieldray.errors import UsageProblem
-from fieldray.packs.cards import split_card
+from fieldray.packs.cards import split_card_by_language
 from fieldray.packs.verified import read_pack
 from fieldray.reasons import reason
 from fieldray.reports.audit_files import class_shares_for_manifest
@@ -346,7 +346,7 @@ def test_fixed_thresholds_are_measured_at_another_hospital_without_patients_of_t
     assert "At another hospital, on which nothing was trained or chosen: 20 images of 20 patients" in card
     assert "Of the other hospital's: " in card and "- data_licence: CC0\n" in card
     assert "has no file compiled for the Edge TPU.\n\n- Forecast for the Edge TPU" in card
-    ukrainian = split_card(card)["uk"]
+    ukrainian = split_card_by_language(card)["uk"]
     assert "В іншій лікарні, на знімках якої нічого не навчали й не вибирали: знімків 20, пацієнтів 20" in ukrainian
     assert "| balanced | зі знахідкою |" in ukrainian and "Зі знімків іншої лікарні: " in ukrainian
     assert "не має файлу, скомпільованого для Edge TPU.\n\n- Прогноз" in ukrainian

@@ -16,7 +16,7 @@ from drawn_data import draw_digits, draw_images, draw_lungs, project
 from fieldray.audit.drift import reference_histograms
 from fieldray.domain.model import LUNG_CHECKS
 from fieldray.errors import UsageProblem
-from fieldray.packs.cards import split_card
+from fieldray.packs.cards import split_card_by_language
 from fieldray.packs.manifest import LungFieldsManifest, parse_manifest
 from fieldray.packs.verified import read_pack
 from fieldray_adapt.lungs.dataset import LungData
@@ -186,7 +186,10 @@ shows = "region"
     assert f"{masks['int8']['shenzhen']['dice']['value']:.4f} (" in card and "Dice of the lungs" in card
     assert "Sources with masks for evaluation only, never for training: shenzhen." in card
     assert "has no file compiled for the Edge TPU.\n\n- Forecast for the Edge TPU" in card
-    ukrainian, dice = split_card(card)["uk"], f"{masks['int8']['shenzhen']['dice']['value']:.4f}".replace(".", ",")
+    ukrainian, dice = (
+        split_card_by_language(card)["uk"],
+        f"{masks['int8']['shenzhen']['dice']['value']:.4f}".replace(".", ","),
+    )
     assert "лише випробувано й нічого не навчено: shenzhen." in ukrainian and f"{dice} (від " in ukrainian
     report = (run / "report.html").read_text(encoding="utf-8")
     assert report.count("data:image/png;base64,") == 3 and "worst" in report

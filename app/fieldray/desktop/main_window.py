@@ -51,7 +51,7 @@ from fieldray.desktop.widgets import (
 from fieldray.desktop.worklist import MIN_WIDTH, NARROW_WIDTH, WorkList
 from fieldray.domain.prior import PriorImage
 from fieldray.domain.run import VerdictChoice
-from fieldray.packs.cards import split_card
+from fieldray.packs.cards import split_card_by_language
 from fieldray.reasons import reason
 from fieldray.translation import Translator
 
@@ -295,7 +295,7 @@ class MainWindow(QMainWindow):
         dialog.open()
 
     def _show_card(self, card: str) -> None:
-        text = self._translator.pack_text(split_card(card))
+        text = self._translator.pack_text(split_card_by_language(card))
         DocumentDialog(self._translator.text("Model card"), text, self._translator, self).open()
 
     def _show_card_of_run(self) -> None:

@@ -14,7 +14,7 @@ from fieldray.translation import ENGLISH
 _BEGIN: Final = re.compile(r"^<!-- ([a-z]{2,3}(?:-[A-Za-z0-9]+)*) -->\n", re.MULTILINE)
 
 
-def split_card(card: str) -> dict[str, str]:
+def split_card_by_language(card: str) -> dict[str, str]:
     """Split a model card into the Markdown text of each language (BCP 47).
 
     A card without language lines is entirely English.
@@ -23,7 +23,7 @@ def split_card(card: str) -> dict[str, str]:
     return {ENGLISH: first, **dict(zip(others[::2], others[1::2], strict=True))}
 
 
-def join_card(parts: Mapping[str, str]) -> str:
+def join_card_languages(parts: Mapping[str, str]) -> str:
     """Join the Markdown texts of each language to one model card: the inverse of `split_card`.
 
     The English text has no language line and must come first.

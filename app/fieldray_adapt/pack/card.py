@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from fieldray.packs.cards import join_card, split_card
+from fieldray.packs.cards import join_card_languages, split_card_by_language
 from fieldray.reasons import Reason, reason
 from fieldray.translation import ENGLISH, Translator
 from fieldray_adapt.evaluation.figures import (
@@ -146,7 +146,7 @@ def render_card(
         said = [translator.reason(warning) for warning in warnings(translator)]
         section = edgetpu_section(files, language=language)
         made[language] = render_template(name, language=language, edgetpu=section, warnings=said, **own)
-    return join_card(made)
+    return join_card_languages(made)
 
 
 def edgetpu_section(files: Mapping[str, bytes], *, language: str = ENGLISH) -> str:
@@ -162,11 +162,11 @@ def with_edgetpu_section(text: str, files: Mapping[str, bytes]) -> str:
 
     `files` are the contents of the network files, by role.
     """
-    made = split_card(text)
+    made = split_card_by_language(text)
     for language in made.keys() & set(template_languages()):
         section = f"{edgetpu_section(files, language=language)}\n"
         made[language] = _EDGETPU.sub(section.replace("\\", r"\\"), f"{made[language].rstrip()}\n\n", count=1)
-    return join_card(made)
+    return join_card_languages(made)
 
 
 def model_card(
