@@ -130,7 +130,7 @@ def load_pack(
     name = name or default_pack_name(library)
     broken: dict[Path, Reason] = {}
     while True:
-        folder = library.find(name, without=broken).folder
+        folder = library.find(name, skipped_folders=broken).folder
         try:
             load = partial(library.load, folder, allow_legacy=options.allow_legacy)
             model = call_with_trust(library, name, options, load)

@@ -124,7 +124,9 @@ class PackLibrary:
                 on_drives += self.candidates(drive)
         return (*on_drives, *self.installed(), *self.builtin())
 
-    def find(self, name_or_path: str | Path, *, without: Mapping[Path, Reason] = MappingProxyType({})) -> PackCandidate:
+    def find(
+        self, name_or_path: str | Path, *, skipped_folders: Mapping[Path, Reason] = MappingProxyType({})
+    ) -> PackCandidate:
         """Find a pack given as a folder (the pack, a drive, or a folder of packs), `id-version`, or `id`.
 
         The name of an installed or shipped pack means that pack, even if the current directory has a folder of that
@@ -147,9 +149,9 @@ class PackLibrary:
             raise PackProblem(reason("pack_is_file", path=path, name=MANIFEST_NAME))
         if name and path.is_dir() and not matches:
             raise PackProblem(reason("pack_no_manifest", path=path, name=MANIFEST_NAME))
-        left = [found for found in matches if found.folder not in without]
-        if without and not left:
-            raise PackProblem(next(iter(without.values())))
+        left = [found for found in matches if found.folder not in skipped_folders]
+        if skipped_folders and not left:
+            raise PackProblem(next(iter(skipped_folders.values())))
         return choose_candidate(left, name=name_or_path)
 
     # ---- loading
