@@ -55,12 +55,12 @@ _ROLE_LIMITS: Final[Mapping[str, int]] = {
     "golden_inputs": 64 * _MEGABYTE,
     "golden_scores": 1 * _MEGABYTE,
 }
-OOD_GATE_ROLES: Final = ("ood_gate_mean", "ood_gate_projection")
-GOLDEN_ROLES: Final = ("golden_inputs", "golden_scores")
-REQUIRED_ROLES: Final = ("litert", "card")
+OOD_FILE_ROLES: Final = ("ood_gate_mean", "ood_gate_projection")
+GOLDEN_FILE_ROLES: Final = ("golden_inputs", "golden_scores")
+REQUIRED_FILE_ROLES: Final = ("litert", "card")
 
 
-def size_limit(role: str) -> int:
+def size_limit_bytes(role: str) -> int:
     """Return the largest size in bytes that a pack's file with this role may have, such as 256 MiB for a network."""
     return _ROLE_LIMITS.get(role, _LARGEST_FILE)
 
@@ -86,7 +86,7 @@ LANGUAGE_PATTERN: Final = _whole(
     r"[a-z]{2,3}(-[A-Z][a-z]{3})?(-([A-Z]{2}|[0-9]{3}))?(-([a-z0-9]{5,8}|[0-9][a-z0-9]{3})){0,3}"
 )
 # Descriptions of the patterns, for messages about a text that does not match.
-PATTERNS: Final = {
+PATTERN_DESCRIPTIONS: Final = {
     LINE_PATTERN: "a text without line breaks and tabs",
     POINT_NAME_PATTERN: f"a text without line breaks and tabs that does not begin with {LOCAL_POINT_PREFIX}",
     ID_PATTERN: "a pack id (a-z, 0-9, hyphen)",
@@ -117,7 +117,7 @@ _Texts200 = Annotated[dict[_Language, _Line200], _BY_LANGUAGE]
 _Texts500 = Annotated[dict[_Language, _Line500], _BY_LANGUAGE]
 _TextsLong = Annotated[dict[_Language, _Paragraphs], _BY_LANGUAGE]
 # Names of the fields that hold texts by language. English is required in each.
-TEXT_FIELDS: Final = frozenset(
+TRANSLATED_TEXT_FIELDS: Final = frozenset(
     {"names", "descriptions", "intended_use", "limits", "warnings", "meaning", "titles", "measured_on"}
     | {"abnormal", "normal"}
 )
@@ -135,7 +135,7 @@ class _Part(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base class of all parts of the manifest. Texts by language must include English and be visible."""
 
     def __post_init__(self) -> None:
-        for name in TEXT_FIELDS.intersection(self.__struct_fields__):
+        for name in TRANSLATED_TEXT_FIELDS.intersection(self.__struct_fields__):
             texts = getattr(self, name)
             if texts is UNSET:
                 continue
@@ -378,13 +378,13 @@ def parse_manifest(data: bytes) -> AnyManifest:
     return found
 
 
-def pack_kind_of(found: PackManifest) -> PackKind:
+def pack_kind_of(manifest: PackManifest) -> PackKind:
     """Return the kind of a pack (`classifier`, `lung-fields`), from the type of its manifest."""
-    kind: PackKind = type(found).__struct_config__.tag  # type: ignore[assignment]
+    kind: PackKind = type(manifest).__struct_config__.tag  # type: ignore[assignment]
     return kind
 
 
-def domain_manifest(found: AnyManifest, *, ood_gate: OutOfDistributionCheck | None = None) -> Manifest:
+def domain_manifest(manifest: AnyManifest, *, ood_gate: OutOfDistributionCheck | None = None) -> Manifest:
     """Convert the content of a manifest file to a `Manifest`.
 
     The checks of a lung-field pack become its labels. Raises PackProblem("pack_manifest") if values contradict each
@@ -392,15 +392,15 @@ def domain_manifest(found: AnyManifest, *, ood_gate: OutOfDistributionCheck | No
 
     ood_gate  the out-of-distribution check, whose arrays are read from other files
     """
-    content: dict[str, Any] = msgspec.to_builtins(found)
+    content: dict[str, Any] = msgspec.to_builtins(manifest)
     content["pack_id"] = content.pop("id")
-    if isinstance(found, LungFieldsManifest):  # described as a network that gives scores
+    if isinstance(manifest, LungFieldsManifest):  # described as a network that gives scores
         content |= {
             "labels": [{"code": name, "scheme": "fieldray", "meaning": {"en": name}} for name in LUNG_CHECKS],
-            "outputs": {"scores": found.outputs.checks, "mask": found.outputs.mask},
+            "outputs": {"scores": manifest.outputs.checks, "mask": manifest.outputs.mask},
             "lung_rules": {
-                "mask_threshold": found.mask_threshold,
-                "thresholds": {check.name: check.threshold for check in found.checks},
+                "mask_threshold": manifest.mask_threshold,
+                "thresholds": {check.name: check.threshold for check in manifest.checks},
             },
         }
     parts = {name: _read(content[name], kind, name) for name, kind in _DOMAIN.items() if name in content}
@@ -442,12 +442,12 @@ def classifier_manifest(
     return found
 
 
-def encode_manifest(found: PackManifest) -> bytes:
+def encode_manifest(manifest: PackManifest) -> bytes:
     """Return the canonical bytes of `manifest.json`.
 
     Raises ValueError or TypeError for metrics that JSON cannot express.
     """
-    content: dict[str, object] = msgspec.to_builtins(found)
+    content: dict[str, object] = msgspec.to_builtins(manifest)
     return canonical_json(content)
 
 
@@ -522,10 +522,10 @@ def _check_names(document: Mapping[str, Any]) -> None:
 def _check_files(found: AnyManifest) -> None:
     """Raise PackProblem if a needed file is missing, an array file is not needed, or a file exceeds its size limit."""
     arrays = {
-        OOD_GATE_ROLES: isinstance(found, ClassifierManifest) and found.ood_gate is not msgspec.UNSET,
-        GOLDEN_ROLES: found.golden is not msgspec.UNSET,
+        OOD_FILE_ROLES: isinstance(found, ClassifierManifest) and found.ood_gate is not msgspec.UNSET,
+        GOLDEN_FILE_ROLES: found.golden is not msgspec.UNSET,
     }
-    needed = {*REQUIRED_ROLES, *(role for roles, is_used in arrays.items() if is_used for role in roles)}
+    needed = {*REQUIRED_FILE_ROLES, *(role for roles, is_used in arrays.items() if is_used for role in roles)}
     unused = {role for roles, is_used in arrays.items() if not is_used for role in roles}
     missing = sorted(needed - set(found.files))
     if missing:
@@ -533,14 +533,14 @@ def _check_files(found: AnyManifest) -> None:
     if unused & set(found.files):
         raise manifest_error(f"files: nothing needs {min(unused & set(found.files))}")
     for role, file in found.files.items():
-        check_size(file.name, file.size_bytes, limit=size_limit(role))
-    check_size("*", sum(file.size_bytes for file in found.files.values()), limit=MAX_PACK_BYTES)
+        check_size(file.name, file.size_bytes, limit_bytes=size_limit_bytes(role))
+    check_size("*", sum(file.size_bytes for file in found.files.values()), limit_bytes=MAX_PACK_BYTES)
 
 
-def check_size(name: str, size_bytes: int, *, limit: int) -> None:
-    """Raise PackProblem("pack_too_large") if a file is larger than `limit` bytes."""
-    if size_bytes > limit:
-        sizes = {"size_mb": f"{size_bytes / _MEGABYTE:.1f}", "limit_mb": limit // _MEGABYTE}
+def check_size(name: str, size_bytes: int, *, limit_bytes: int) -> None:
+    """Raise PackProblem("pack_too_large") if a file is larger than `limit_bytes` bytes."""
+    if size_bytes > limit_bytes:
+        sizes = {"size_mb": f"{size_bytes / _MEGABYTE:.1f}", "limit_mb": limit_bytes // _MEGABYTE}
         raise PackProblem(reason("pack_too_large", name=name, **sizes))
 
 
@@ -555,5 +555,7 @@ def _read(value: Any, kind: Any, path_before: str = "") -> Any:
         path = path.rpartition("`$")[2].removeprefix("$").removesuffix("`")
         where = (path_before + path).removeprefix(".")
         # The message of msgspec, or a readable one where msgspec quotes a regular expression.
-        plain = next((f"{text} is needed" for pattern, text in PATTERNS.items() if repr(pattern) in message), message)
+        plain = next(
+            (f"{text} is needed" for pattern, text in PATTERN_DESCRIPTIONS.items() if repr(pattern) in message), message
+        )
         raise manifest_error(f"{where or 'the file'}: {plain}") from error

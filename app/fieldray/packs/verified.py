@@ -39,8 +39,8 @@ from fieldray.domain.model import (
 from fieldray.errors import PackProblem
 from fieldray.packs import signing
 from fieldray.packs.manifest import (
-    GOLDEN_ROLES,
-    OOD_GATE_ROLES,
+    GOLDEN_FILE_ROLES,
+    OOD_FILE_ROLES,
     AnyManifest,
     ClassifierManifest,
     PackFile,
@@ -51,7 +51,7 @@ from fieldray.packs.manifest import (
     encode_manifest,
     pack_kind_of,
     parse_manifest,
-    size_limit,
+    size_limit_bytes,
 )
 from fieldray.packs.naming import (
     LEGACY_CPU_NAME,
@@ -75,7 +75,7 @@ from fieldray.reasons import reason
 
 _MANIFEST_LIMIT: Final = 2**17  # bytes: twenty times the usual size. Every list of packs parses all manifests
 _SIGNATURE_LIMIT: Final = 1024
-_NOT_NETWORKS: Final = frozenset({"card", *OOD_GATE_ROLES, *GOLDEN_ROLES})
+_NOT_NETWORKS: Final = frozenset({"card", *OOD_FILE_ROLES, *GOLDEN_FILE_ROLES})
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -205,7 +205,7 @@ def _card(data: bytes) -> str:
 def _ood_gate(description: ClassifierManifest, files: Mapping[str, bytes]) -> OutOfDistributionCheck | None:
     if description.ood_gate is UNSET:
         return None
-    mean, projection = (files[role] for role in OOD_GATE_ROLES)
+    mean, projection = (files[role] for role in OOD_FILE_ROLES)
     try:
         return OutOfDistributionCheck(
             mean=array_from_npy(mean, dtype="float32", dimensions=1),
@@ -219,7 +219,7 @@ def _ood_gate(description: ClassifierManifest, files: Mapping[str, bytes]) -> Ou
 def _golden(description: AnyManifest, files: Mapping[str, bytes], *, scores: int) -> GoldenVectors | None:
     if description.golden is UNSET:
         return None
-    inputs, expected = (files[role] for role in GOLDEN_ROLES)
+    inputs, expected = (files[role] for role in GOLDEN_FILE_ROLES)
     try:
         golden = GoldenVectors(
             inputs=array_from_npy(inputs, dtype="uint8", dimensions=4),
@@ -243,7 +243,7 @@ _FILE_NAMES: Final[Mapping[str, str]] = {
     "litert": "model.tflite",
     "edgetpu": "model_edgetpu.tflite",
     "card": "MODEL_CARD.md",
-    **{role: f"{role}.npy" for role in (*OOD_GATE_ROLES, *GOLDEN_ROLES)},
+    **{role: f"{role}.npy" for role in (*OOD_FILE_ROLES, *GOLDEN_FILE_ROLES)},
 }
 
 
@@ -272,7 +272,7 @@ def write_pack(
     contents = {**files, "card": card.encode()}
     if manifest.ood_gate:
         arrays = [array_to_npy(array) for array in (manifest.ood_gate.mean, manifest.ood_gate.projection)]
-        contents |= zip(OOD_GATE_ROLES, arrays, strict=True)
+        contents |= zip(OOD_FILE_ROLES, arrays, strict=True)
     contents |= golden_files(golden) if golden else {}
     description = classifier_manifest(
         manifest, files=manifest_files(contents), golden_tolerance=golden.tolerance if golden else None
@@ -300,7 +300,7 @@ def write_pack_of_kind(
 
 def golden_files(golden: GoldenVectors) -> dict[str, bytes]:
     """Return the contents of the two files of the self-test (inputs and scores), by role (`GOLDEN_ROLES`)."""
-    return dict(zip(GOLDEN_ROLES, [array_to_npy(golden.inputs), array_to_npy(golden.scores)], strict=True))
+    return dict(zip(GOLDEN_FILE_ROLES, [array_to_npy(golden.inputs), array_to_npy(golden.scores)], strict=True))
 
 
 def manifest_files(contents: Mapping[str, bytes]) -> dict[str, PackFile]:
@@ -311,7 +311,7 @@ def manifest_files(contents: Mapping[str, bytes]) -> dict[str, PackFile]:
     Raises PackProblem("pack_too_large").
     """
     for role, data in contents.items():
-        check_size(file_name_of_role(role), len(data), limit=size_limit(role))
+        check_size(file_name_of_role(role), len(data), limit_bytes=size_limit_bytes(role))
     return {
         role: PackFile(name=file_name_of_role(role), size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
         for role, data in contents.items()
@@ -453,9 +453,9 @@ def load_legacy(folder: Path) -> Model:
 
     Raises PackProblem if the CPU file is missing or unreadable. The Edge TPU file may be missing.
     """
-    files = {"litert": read_file(folder, name=LEGACY_CPU_NAME, limit_bytes=size_limit("litert"))}
+    files = {"litert": read_file(folder, name=LEGACY_CPU_NAME, limit_bytes=size_limit_bytes("litert"))}
     if is_legacy(folder, name=LEGACY_EDGETPU_NAME):
-        files["edgetpu"] = read_file(folder, name=LEGACY_EDGETPU_NAME, limit_bytes=size_limit("edgetpu"))
+        files["edgetpu"] = read_file(folder, name=LEGACY_EDGETPU_NAME, limit_bytes=size_limit_bytes("edgetpu"))
     return Model(
         manifest=LEGACY_MANIFEST,
         trust="legacy",

@@ -13,8 +13,8 @@ from msgspec import UNSET
 from fieldray.errors import PackProblem
 from fieldray.formatting import category_label
 from fieldray.packs.manifest import (
-    GOLDEN_ROLES,
-    OOD_GATE_ROLES,
+    GOLDEN_FILE_ROLES,
+    OOD_FILE_ROLES,
     domain_manifest,
     encode_manifest,
     manifest_schema,
@@ -53,7 +53,7 @@ def test_a_written_manifest_reads_back(data: bytes) -> None:
         if field.name != "ood_gate":
             assert getattr(found, field.name) == getattr(manifest(), field.name), field.name
     assert (description.ood_gate.limit, description.golden.tolerance) == (3.5, 0.02)
-    assert set(description.files) == {"litert", "edgetpu", "card", *OOD_GATE_ROLES, *GOLDEN_ROLES}
+    assert set(description.files) == {"litert", "edgetpu", "card", *OOD_FILE_ROLES, *GOLDEN_FILE_ROLES}
 
 
 def test_a_pack_may_have_class_names_and_warnings(tmp_path: Path) -> None:
