@@ -21,7 +21,7 @@ from benchmarks.cluster_kills import find_node_processes
 from benchmarks.namespaces import SUBNET, NotPermitted, namespaces
 from cluster.conftest import stored
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray.packs.naming import LEGACY_CPU_NAME
+from fieldray.packs.naming import LEGACY_CPU_FILE_NAME
 from fieldray.paths import DATA_FILE_PREFIXES
 from fieldray.store.results import ResultQuery
 from phantoms import write_dicom
@@ -62,7 +62,7 @@ def test_an_archive_gives_the_results_of_screen_and_screen_reuses_them(
 def test_allow_legacy_reaches_each_process_of_an_archive(tmp_path: Path, home: Path, fieldray: Fieldray) -> None:
     drive, other = tmp_path / "drive", tmp_path / "other-home"
     drive.mkdir()
-    (drive / LEGACY_CPU_NAME).write_bytes(legacy_model_bytes("float32"))
+    (drive / LEGACY_CPU_FILE_NAME).write_bytes(legacy_model_bytes("float32"))
     write_images(tmp_path / "in", 3)
     begin = ("archive", "screen", tmp_path / "in", "--pack", drive, "--out", tmp_path / "out")
     fieldray(*begin).ends_with(3).complains("not verified")

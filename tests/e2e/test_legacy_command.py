@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 from pydicom import dcmread
 
-from fieldray.packs.naming import LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME
+from fieldray.packs.naming import LEGACY_CPU_FILE_NAME, LEGACY_EDGETPU_FILE_NAME
 from phantoms import write_dicom
 from program import Fieldray
 from report_programs import missing, pdf_text
@@ -38,7 +38,7 @@ def demonstrated(path: Path) -> tuple[str, float]:
 def drive(tmp_path: Path) -> Path:
     folder = tmp_path / "drive"
     folder.mkdir()
-    (folder / LEGACY_CPU_NAME).write_bytes(legacy_model_bytes("float32"))
+    (folder / LEGACY_CPU_FILE_NAME).write_bytes(legacy_model_bytes("float32"))
     return folder
 
 
@@ -104,8 +104,8 @@ def test_every_list_and_export_says_that_the_operating_point_is_unknown(
 def test_both_files_are_one_model_and_the_edge_tpu_file_alone_is_refused(
     drive: Path, images: Path, fieldray: Fieldray
 ) -> None:
-    (drive / LEGACY_EDGETPU_NAME).write_bytes(legacy_model_bytes("uint8"))
+    (drive / LEGACY_EDGETPU_FILE_NAME).write_bytes(legacy_model_bytes("uint8"))
     assert MARK in fieldray("packs", "list", drive).out
-    (drive / LEGACY_CPU_NAME).unlink()
+    (drive / LEGACY_CPU_FILE_NAME).unlink()
     done = fieldray("screen", images, "--pack", drive, "--allow-legacy")
-    done.ends_with(3).complains(f"Copy the file for the CPU ({LEGACY_CPU_NAME}) into the same folder")
+    done.ends_with(3).complains(f"Copy the file for the CPU ({LEGACY_CPU_FILE_NAME}) into the same folder")

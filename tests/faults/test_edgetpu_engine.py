@@ -25,7 +25,7 @@ from fieldray.errors import BackendProblem
 from fieldray.inference.backend import prediction_of
 from fieldray.inference.coral import edgetpu_kind
 from fieldray.inference.engine import Engine
-from fieldray.packs.naming import LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME
+from fieldray.packs.naming import LEGACY_CPU_FILE_NAME, LEGACY_EDGETPU_FILE_NAME
 from fieldray.packs.verified import load_legacy
 from fieldray.workers.pool import WorkerPool
 from fieldray.workers.readiness import ModelReadiness
@@ -92,8 +92,8 @@ def test_the_edgetpu_gives_the_scores_of_the_cpu(edgetpu: DoubleEdgeTpu, dtype: 
 
 
 def test_the_dissertations_two_files_agree_within_quantisation(edgetpu: DoubleEdgeTpu, tmp_path: Path) -> None:
-    (tmp_path / LEGACY_CPU_NAME).write_bytes(legacy_model_bytes("float32"))
-    (tmp_path / LEGACY_EDGETPU_NAME).write_bytes(fake_compile(legacy_model_bytes("uint8")))
+    (tmp_path / LEGACY_CPU_FILE_NAME).write_bytes(legacy_model_bytes("float32"))
+    (tmp_path / LEGACY_EDGETPU_FILE_NAME).write_bytes(fake_compile(legacy_model_bytes("uint8")))
     model = load_legacy(tmp_path)
     levels = [np.full((1, LEGACY_SIDE, LEGACY_SIDE, 1), level, np.uint8) for level in range(0, 256, 15)]
 

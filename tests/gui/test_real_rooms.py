@@ -18,7 +18,7 @@ from fieldray.desktop.worklist_rows import COLUMN_KEYS
 from fieldray.domain.run import Verdict
 from fieldray.imaging.synthetic import chest_phantom, dicom_dataset
 from fieldray.packs.library import PackLibrary
-from fieldray.packs.naming import LEGACY_CPU_NAME
+from fieldray.packs.naming import LEGACY_CPU_FILE_NAME
 from fieldray.settings import Settings
 from fieldray.store.work_list import HistoryQuery
 from tiny_models import legacy_model_bytes, tiny_manifest
@@ -54,7 +54,7 @@ def test_the_dissertations_file_on_a_drive_is_used_after_a_yes_and_marked(desk: 
     drive, images = tmp_path / "drive", tmp_path / "images"
     for folder in (drive, images):
         folder.mkdir()
-    (drive / LEGACY_CPU_NAME).write_bytes(legacy_model_bytes("float32"))
+    (drive / LEGACY_CPU_FILE_NAME).write_bytes(legacy_model_bytes("float32"))
     chests = Path(__file__).parents[2] / "assets" / "demonstration"
     for name in ("adults/published-covid-19-6.jpg", "children/published-normal-2.jpg"):  # one bright image, one dark
         (images / Path(name).name).write_bytes((chests / name).read_bytes())
@@ -67,7 +67,7 @@ def test_the_dissertations_file_on_a_drive_is_used_after_a_yes_and_marked(desk: 
     desk.until(lambda: bench.packs.model is not None and bench.packs.model.trust == "legacy")
     desk.until(lambda: MARK in window.toolbar.pack_chip.toolTip())
     assert "unsigned" in texts(window.toolbar)
-    (drive / LEGACY_CPU_NAME).unlink()
+    (drive / LEGACY_CPU_FILE_NAME).unlink()
     bench.screening.screen_paths([images])
     bench.screening.start()  # the pack in use is the one in the header
     screen_to_its_end(desk, 2)

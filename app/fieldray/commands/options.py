@@ -95,9 +95,9 @@ def signed_pack_name(spec: PackSpec) -> str:
 
     The fingerprint of the signer is added, except for packs that come with the program.
     """
-    from fieldray.packs.naming import signed_name
+    from fieldray.packs.naming import name_with_signer
 
-    return signed_name(spec.pack_name, is_signed=spec.trust == "signed", fingerprint=spec.fingerprint)
+    return name_with_signer(spec.pack_name, is_signed=spec.trust == "signed", fingerprint=spec.fingerprint)
 
 
 def pack_of_run_option(text: str) -> PackOfRun:

@@ -141,7 +141,7 @@ def _lasting_name(name: str, operating_point: str | None) -> str:
 
     Raises PackProblem if no such pack is available, UsageProblem if the pack lacks the operating point.
     """
-    from fieldray.packs.naming import signed_name, split_pack_name
+    from fieldray.packs.naming import name_with_signer, split_pack_name
 
     library = pack_library()
     chosen = library.find(name)
@@ -151,7 +151,9 @@ def _lasting_name(name: str, operating_point: str | None) -> str:
     known = dict.fromkeys(point.name for point in chosen.manifest.operating_points) if chosen.manifest else {}
     if operating_point is not None and operating_point not in known:
         raise UsageProblem(reason("operating_point", name=operating_point, known=", ".join(known) or "-"))
-    return signed_name(split_pack_name(name)[0], is_signed=chosen.trust != "builtin", fingerprint=chosen.fingerprint)
+    return name_with_signer(
+        split_pack_name(name)[0], is_signed=chosen.trust != "builtin", fingerprint=chosen.fingerprint
+    )
 
 
 def run_install(options: argparse.Namespace, console: Console) -> int:

@@ -32,13 +32,13 @@ from fieldray.packs.naming import (
     PackCandidate,
     PackOrigin,
     choose_candidate,
-    is_legacy,
+    contains_legacy_model,
     is_pack,
     pack_folders,
     pack_folders_inside,
     packs_named,
     version_key,
-    version_preference,
+    version_preference_key,
 )
 from fieldray.packs.reading import raising_fieldray_errors
 from fieldray.packs.signing import BUILTIN_LUNGS, BUILTIN_PACKS, TrustStore
@@ -292,7 +292,7 @@ class PackLibrary:
     def _of_root(self, root: Path, origin: PackOrigin) -> tuple[PackCandidate, ...]:
         """List the packs of a root folder. The highest version, which is the default, comes first."""
         found = self._listed(root, origin, pack_folders_inside) if root.is_dir() else ()
-        return tuple(sorted(found, key=version_preference, reverse=True))
+        return tuple(sorted(found, key=version_preference_key, reverse=True))
 
     def _candidate(self, folder: Path, origin: PackOrigin) -> PackCandidate:
         """Describe one pack as a candidate.
@@ -332,7 +332,7 @@ class PackLibrary:
             fingerprint=manifest.fingerprint,
             manifest=domain_manifest(description) if isinstance(description, ClassifierManifest) else None,
             problem=unavailable_reason,
-            is_namesake=trust != "builtin" and description.id in self._builtin_ids,
+            is_namesake_of_shipped=trust != "builtin" and description.id in self._builtin_ids,
         )
 
     def _standing(self, folder: Path, manifest: VerifiedManifest) -> tuple[CandidateTrust, Reason | None]:
@@ -506,4 +506,4 @@ def _readable_manifest(folder: Path) -> VerifiedManifest | None:
 
 @raising_fieldray_errors
 def _is_legacy(folder: Path) -> bool:
-    return is_legacy(folder) and not is_pack(folder)
+    return contains_legacy_model(folder) and not is_pack(folder)

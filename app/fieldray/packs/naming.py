@@ -43,7 +43,7 @@ def is_version(text: str) -> bool:
     return re.fullmatch(VERSION_REGEX, text) is not None
 
 
-def signed_name(name: str, *, is_signed: bool, fingerprint: str) -> str:
+def name_with_signer(name: str, *, is_signed: bool, fingerprint: str) -> str:
     """Return a pack's name with the fingerprint of its signer: `name@fingerprint`.
 
     The name of a shipped or unsigned pack is returned unchanged.
@@ -94,8 +94,8 @@ def is_file_name(text: str) -> bool:
 
 
 DRIVE_FOLDER: Final = "fieldray"
-LEGACY_CPU_NAME: Final = "chest_resnet50_grayscale_fp32.tflite"
-LEGACY_EDGETPU_NAME: Final = "chest_resnet50_grayscale_uint8_edgetpu.tflite"
+LEGACY_CPU_FILE_NAME: Final = "chest_resnet50_grayscale_fp32.tflite"
+LEGACY_EDGETPU_FILE_NAME: Final = "chest_resnet50_grayscale_uint8_edgetpu.tflite"
 _MAX_PACKS: Final = 100
 _MAX_ENTRIES: Final = 10_000  # folders are searched repeatedly, and a hostile drive may hold any number of entries
 
@@ -111,7 +111,7 @@ def pack_folders(folder: Path) -> tuple[Path, ...]:
         return (folder,)
     inside = folder / DRIVE_FOLDER
     packs = pack_folders_inside(inside) if stat.S_ISDIR(_mode(inside)) else ()
-    return (*packs, folder) if is_legacy(folder) else packs
+    return (*packs, folder) if contains_legacy_model(folder) else packs
 
 
 def pack_folders_inside(folder: Path) -> tuple[Path, ...]:
@@ -131,12 +131,12 @@ def is_pack(folder: Path) -> bool:
     return _is_file(folder / MANIFEST_NAME)
 
 
-def is_legacy(folder: Path, *, name: str = "") -> bool:
+def contains_legacy_model(folder: Path, *, name: str = "") -> bool:
     """Return whether a folder contains a legacy model: the unsigned model files of the dissertation. Raises OSError.
 
     name  the only file name to look for; by default the CPU file and the Edge TPU file both count
     """
-    names = (name,) if name else (LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME)
+    names = (name,) if name else (LEGACY_CPU_FILE_NAME, LEGACY_EDGETPU_FILE_NAME)
     return any(_is_file(folder / known) for known in names)
 
 
@@ -181,7 +181,7 @@ class PackCandidate:
     fingerprint: str = ""
     manifest: Manifest | None = field(default=None, compare=False)  # identified by fingerprint and version
     problem: Reason | None = None
-    is_namesake: bool = False
+    is_namesake_of_shipped: bool = False
 
     @property
     def pack_name(self) -> str:
@@ -191,7 +191,7 @@ class PackCandidate:
     @property
     def signed_id(self) -> str:
         """The pack's id with the fingerprint of its signer. Only this pack and its other versions have this name."""
-        return signed_name(self.pack_id, is_signed=self.trust != "builtin", fingerprint=self.fingerprint)
+        return name_with_signer(self.pack_id, is_signed=self.trust != "builtin", fingerprint=self.fingerprint)
 
     def has_name(self, name: str) -> bool:
         """Return whether the pack has this name: its id or `id-version`, with or without its signer.
@@ -223,18 +223,18 @@ class PackCandidate:
         return self.trust != "broken" and self.kind == "classifier"
 
 
-def packs_named(name: str, found: Iterable[PackCandidate]) -> tuple[PackCandidate, ...]:
+def packs_named(name: str, candidates: Iterable[PackCandidate]) -> tuple[PackCandidate, ...]:
     """Return the packs that a name means.
 
     name  id or `id-version`, optionally followed by `@` and the signer's fingerprint. A name without fingerprint never
           means a pack of another signer with the id of a shipped pack
     """
     _, signer = split_pack_name(name)
-    called = (candidate for candidate in found if candidate.has_name(name))
-    return tuple(candidate for candidate in called if signer or not candidate.is_namesake)
+    called = (candidate for candidate in candidates if candidate.has_name(name))
+    return tuple(candidate for candidate in called if signer or not candidate.is_namesake_of_shipped)
 
 
-def choose_candidate(found: Sequence[PackCandidate], *, name: Path | str) -> PackCandidate:
+def choose_candidate(candidates: Sequence[PackCandidate], *, name: Path | str) -> PackCandidate:
     """Return the pack meant by a path or name. Of several versions, the highest is returned.
 
     Packs that can be loaded are preferred, then packs that need a person's permission, then all others.
@@ -243,19 +243,19 @@ def choose_candidate(found: Sequence[PackCandidate], *, name: Path | str) -> Pac
 
     Raises PackProblem: pack_not_found, pack_several, pack_several_signers.
     """
-    if not found:
+    if not candidates:
         raise PackProblem(reason("pack_not_found", name=name))
-    least = min(candidate.usability_rank for candidate in found)
-    packs = [candidate for candidate in found if candidate.usability_rank == least]
+    least = min(candidate.usability_rank for candidate in candidates)
+    packs = [candidate for candidate in candidates if candidate.usability_rank == least]
     if len({candidate.pack_id for candidate in packs}) > 1:
         raise PackProblem(reason("pack_several", names=", ".join(candidate.pack_name for candidate in packs)))
     if len({candidate.signed_id for candidate in packs}) > 1:
         first, second = packs[0], next(one for one in packs if one.signed_id != packs[0].signed_id)
         raise PackProblem(reason("pack_several_signers", first=first.signed_id, second=second.signed_id))
-    return max(packs, key=version_preference)
+    return max(packs, key=version_preference_key)
 
 
-def version_preference(candidate: PackCandidate) -> tuple[bool, tuple[int, ...]]:
+def version_preference_key(candidate: PackCandidate) -> tuple[bool, tuple[int, ...]]:
     """Return the key by which the versions of a pack are sorted, the preferred version last.
 
     Versions without a `problem` are preferred. Of these, higher versions are preferred.

@@ -54,11 +54,11 @@ from fieldray.packs.manifest import (
     size_limit_bytes,
 )
 from fieldray.packs.naming import (
-    LEGACY_CPU_NAME,
-    LEGACY_EDGETPU_NAME,
+    LEGACY_CPU_FILE_NAME,
+    LEGACY_EDGETPU_FILE_NAME,
     MANIFEST_NAME,
     SIGNATURE_NAME,
-    is_legacy,
+    contains_legacy_model,
     is_version,
     version_key,
 )
@@ -443,8 +443,8 @@ def require_legacy_files(folder: Path) -> None:
 
     A computer without an Edge TPU needs the CPU file.
     """
-    if not is_legacy(folder, name=LEGACY_CPU_NAME):
-        raise PackProblem(reason("pack_legacy_no_cpu", found=LEGACY_EDGETPU_NAME, missing=LEGACY_CPU_NAME))
+    if not contains_legacy_model(folder, name=LEGACY_CPU_FILE_NAME):
+        raise PackProblem(reason("pack_legacy_no_cpu", found=LEGACY_EDGETPU_FILE_NAME, missing=LEGACY_CPU_FILE_NAME))
 
 
 @raising_fieldray_errors
@@ -453,9 +453,9 @@ def load_legacy(folder: Path) -> Model:
 
     Raises PackProblem if the CPU file is missing or unreadable. The Edge TPU file may be missing.
     """
-    files = {"litert": read_file(folder, name=LEGACY_CPU_NAME, limit_bytes=size_limit_bytes("litert"))}
-    if is_legacy(folder, name=LEGACY_EDGETPU_NAME):
-        files["edgetpu"] = read_file(folder, name=LEGACY_EDGETPU_NAME, limit_bytes=size_limit_bytes("edgetpu"))
+    files = {"litert": read_file(folder, name=LEGACY_CPU_FILE_NAME, limit_bytes=size_limit_bytes("litert"))}
+    if contains_legacy_model(folder, name=LEGACY_EDGETPU_FILE_NAME):
+        files["edgetpu"] = read_file(folder, name=LEGACY_EDGETPU_FILE_NAME, limit_bytes=size_limit_bytes("edgetpu"))
     return Model(
         manifest=LEGACY_MANIFEST,
         trust="legacy",

@@ -9,7 +9,7 @@ import pytest
 from builtin_pack import builtin_table_line, main
 from fieldray.errors import PackNotTrusted, PackProblem, StorageProblem
 from fieldray.packs.library import PackLibrary
-from fieldray.packs.naming import LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME
+from fieldray.packs.naming import LEGACY_CPU_FILE_NAME, LEGACY_EDGETPU_FILE_NAME
 from fieldray.packs.signing import BUILTIN_PACKS, fingerprint_of
 from fieldray.packs.verified import read_verified_manifest
 from fieldray.paths import builtin_packs_folder
@@ -300,7 +300,7 @@ def test_the_table_line_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture
 def legacy_drive(tmp_path: Path) -> Path:
     folder = tmp_path / "legacy"
     folder.mkdir()
-    (folder / LEGACY_CPU_NAME).write_bytes(MODEL_BYTES)
+    (folder / LEGACY_CPU_FILE_NAME).write_bytes(MODEL_BYTES)
     return folder
 
 
@@ -318,15 +318,15 @@ def test_a_legacy_model_needs_a_consent_and_has_no_operating_point(library: Pack
     assert "The program assumes" in model.manifest.limits["en"]
     assert [label.code for label in model.manifest.labels] == ["abnormal", "normal"]
     assert model.manifest.is_bare
-    (legacy_drive / LEGACY_EDGETPU_NAME).write_bytes(b"edge")
+    (legacy_drive / LEGACY_EDGETPU_FILE_NAME).write_bytes(b"edge")
     assert library.load(legacy_drive, allow_legacy=True).files["edgetpu"] == b"edge"
 
 
 def test_an_edge_tpu_file_without_its_cpu_file_is_refused_with_a_reason(library: PackLibrary, tmp_path: Path) -> None:
-    (tmp_path / LEGACY_EDGETPU_NAME).write_bytes(b"edge")
+    (tmp_path / LEGACY_EDGETPU_FILE_NAME).write_bytes(b"edge")
     (candidate,) = library.candidates(tmp_path)
     assert (candidate.trust, candidate.can_screen) == ("broken", False)
-    assert candidate.problem is not None and LEGACY_CPU_NAME in candidate.problem.text
+    assert candidate.problem is not None and LEGACY_CPU_FILE_NAME in candidate.problem.text
     for is_allowed in (False, True):
         assert _code(library, tmp_path, allow_legacy=is_allowed) == "pack_legacy_no_cpu"
 

@@ -9,16 +9,16 @@ import pytest
 from fieldray.packs.manifest import ID_PATTERN
 from fieldray.packs.naming import (
     DRIVE_FOLDER,
-    LEGACY_CPU_NAME,
-    LEGACY_EDGETPU_NAME,
+    LEGACY_CPU_FILE_NAME,
+    LEGACY_EDGETPU_FILE_NAME,
+    contains_legacy_model,
     is_file_name,
-    is_legacy,
     is_pack,
     is_version,
+    name_with_signer,
     pack_folders,
     pack_folders_inside,
     parse_fingerprint,
-    signed_name,
     split_pack_name,
     version_key,
 )
@@ -104,9 +104,9 @@ def test_text_after_at_that_is_no_fingerprint_belongs_to_the_name(text: str) -> 
 
 
 def test_a_pack_is_pinned_to_its_signer() -> None:
-    assert signed_name("chest", is_signed=True, fingerprint=FINGERPRINT) == f"chest@{FINGERPRINT}"
-    assert signed_name("chest", is_signed=False, fingerprint=FINGERPRINT) == "chest"
-    assert signed_name("chest", is_signed=True, fingerprint="") == "chest"
+    assert name_with_signer("chest", is_signed=True, fingerprint=FINGERPRINT) == f"chest@{FINGERPRINT}"
+    assert name_with_signer("chest", is_signed=False, fingerprint=FINGERPRINT) == "chest"
+    assert name_with_signer("chest", is_signed=True, fingerprint="") == "chest"
     assert split_pack_name(f"@{FINGERPRINT}") == (f"@{FINGERPRINT}", "")
     assert split_pack_name(f"/mnt/a@b/chest@{FINGERPRINT}") == ("/mnt/a@b/chest", FINGERPRINT)
     assert split_pack_name("chest") == ("chest", "")
@@ -130,7 +130,7 @@ def test_packs_are_found_in_the_drives_folder_or_as_the_folder_itself(tmp_path: 
     (drive / DRIVE_FOLDER / "file").touch()
     pack(drive / DRIVE_FOLDER / ".hidden")
     assert pack_folders(drive) == (packs[1], packs[0])
-    (drive / LEGACY_EDGETPU_NAME).touch()
+    (drive / LEGACY_EDGETPU_FILE_NAME).touch()
     assert pack_folders(drive) == (packs[1], packs[0], drive)
     (drive / "manifest.json").touch()
     assert pack_folders(drive) == (drive,)
@@ -138,16 +138,16 @@ def test_packs_are_found_in_the_drives_folder_or_as_the_folder_itself(tmp_path: 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:
     target = pack(tmp_path / "target")
-    (target / LEGACY_CPU_NAME).touch()
+    (target / LEGACY_CPU_FILE_NAME).touch()
     for place, name in (("packs", "link"), ("drive", DRIVE_FOLDER)):
         (tmp_path / place).mkdir()
         (tmp_path / place / name).symlink_to(target if place == "packs" else tmp_path)
     (tmp_path / "linked").mkdir()
-    for name in ("manifest.json", LEGACY_CPU_NAME):
+    for name in ("manifest.json", LEGACY_CPU_FILE_NAME):
         (tmp_path / "linked" / name).symlink_to(target / name)
     assert pack_folders_inside(tmp_path / "packs") == pack_folders(tmp_path / "drive") == ()
-    assert not is_pack(tmp_path / "linked") and not is_legacy(tmp_path / "linked")
-    assert is_pack(target) and is_legacy(target)
+    assert not is_pack(tmp_path / "linked") and not contains_legacy_model(tmp_path / "linked")
+    assert is_pack(target) and contains_legacy_model(target)
 
 
 def test_at_most_a_hundred_packs_are_searched(tmp_path: Path) -> None:
@@ -157,13 +157,13 @@ def test_at_most_a_hundred_packs_are_searched(tmp_path: Path) -> None:
 
 
 def test_a_bare_model_is_found_by_its_usual_names_or_by_a_given_name(tmp_path: Path) -> None:
-    for name in (LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME):
+    for name in (LEGACY_CPU_FILE_NAME, LEGACY_EDGETPU_FILE_NAME):
         folder = tmp_path / name
         folder.mkdir()
-        assert not is_legacy(folder)
+        assert not contains_legacy_model(folder)
         (folder / name).touch()
-        assert is_legacy(folder)
-        assert is_legacy(folder, name=name)
-    assert not is_legacy(tmp_path / LEGACY_CPU_NAME, name=LEGACY_EDGETPU_NAME)
+        assert contains_legacy_model(folder)
+        assert contains_legacy_model(folder, name=name)
+    assert not contains_legacy_model(tmp_path / LEGACY_CPU_FILE_NAME, name=LEGACY_EDGETPU_FILE_NAME)
     (tmp_path / "manifest.json").mkdir()  # a folder of that name is no manifest
     assert not is_pack(tmp_path)
