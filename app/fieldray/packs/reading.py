@@ -123,7 +123,7 @@ def _is_there(folder: Path) -> bool:
     return os.path.exists(folder)  # noqa: PTH110 - Path.exists raises what a failing drive says
 
 
-npy: Final[Any] = npy_format  # only some releases of NumPy have types for it
+numpy_file_format: Final[Any] = npy_format  # only some releases of NumPy have types for it
 _MAGIC: Final = b"\x93NUMPY\x01\x00"
 _LONGEST_HEADER: Final = 256
 _HEADER: Final = re.compile(
@@ -136,7 +136,7 @@ def array_to_npy(array: NDArray[Any]) -> bytes:
     """Encode an array as the bytes of a .npy file: little-endian, C order."""
     stream = io.BytesIO()
     little_endian = array.astype(array.dtype.newbyteorder("<"), copy=False)
-    npy.write_array(stream, np.ascontiguousarray(little_endian), version=(1, 0), allow_pickle=False)
+    numpy_file_format.write_array(stream, np.ascontiguousarray(little_endian), version=(1, 0), allow_pickle=False)
     return stream.getvalue()
 
 
@@ -322,7 +322,7 @@ _MEDIA_PLACE: Final = re.compile(r"/media/[^/]+(/[^/]+)?|/run/media/[^/]+/[^/]+|
 _DEVICELESS: Final = frozenset({"tmpfs", "fuse", "fuseblk"})
 
 
-def drives_on_linux(*, mounted: Sequence[tuple[str, ...]] | None = None, system: Path = Path("/sys")) -> list[Path]:
+def drives_on_linux(*, mounted: Sequence[tuple[str, ...]] | None = None, sysfs_root: Path = Path("/sys")) -> list[Path]:
     """Return the mount points of removable drives on Linux, sorted.
 
     mounted  device, mount point and file system of each mount; read by `psutil` by default
@@ -330,10 +330,12 @@ def drives_on_linux(*, mounted: Sequence[tuple[str, ...]] | None = None, system:
     """
     mounts = psutil.disk_partitions(all=True) if mounted is None else mounted
     found = {folder: (device, file_system) for device, folder, file_system, *_ in mounts}  # the last mount hides others
-    return sorted(Path(folder) for folder, mount in found.items() if is_removable(*mount, folder, system=system))
+    return sorted(
+        Path(folder) for folder, mount in found.items() if is_removable_drive(*mount, folder, sysfs_root=sysfs_root)
+    )
 
 
-def is_removable(device: str, file_system: str, mount_point: str, *, system: Path) -> bool:
+def is_removable_drive(device: str, file_system: str, mount_point: str, *, sysfs_root: Path) -> bool:
     """Return whether a mount point belongs to a removable drive.
 
     device, file_system, mount_point
@@ -341,7 +343,7 @@ def is_removable(device: str, file_system: str, mount_point: str, *, system: Pat
     system  root of the sysfs tree
     """
     is_loop = device.startswith("/dev/loop")
-    link = system / "class" / "block" / Path(os.path.realpath(device)).name
+    link = sysfs_root / "class" / "block" / Path(os.path.realpath(device)).name
     if device.startswith("/dev/") and not is_loop and link.exists():
         return _is_removable_device(link.resolve())
     return (file_system in _DEVICELESS or is_loop) and _MEDIA_PLACE.fullmatch(mount_point) is not None

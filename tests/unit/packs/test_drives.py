@@ -15,7 +15,7 @@ from fieldray.packs.reading import (
     drives_on_linux,
     drives_on_mac,
     drives_on_windows,
-    is_removable,
+    is_removable_drive,
     list_drives,
 )
 from packs_factory import make_pack
@@ -130,16 +130,16 @@ def system(tmp_path: Path) -> Path:
 
 
 def test_which_mounts_are_removable(system: Path) -> None:
-    removable = [place for device, place, kind in MOUNTED if is_removable(device, kind, place, system=system)]
+    removable = [place for device, place, kind in MOUNTED if is_removable_drive(device, kind, place, sysfs_root=system)]
     assert removable == ["/run/media/ivan/Мої дані", "/srv/card", "/media/ivan/BIG", "/mnt/image"]
     (system / "class" / "block" / "sdb1").unlink()  # its device is gone
-    assert not is_removable("/dev/sdb1", "vfat", "/run/media/ivan/Мої дані", system=system)
+    assert not is_removable_drive("/dev/sdb1", "vfat", "/run/media/ivan/Мої дані", sysfs_root=system)
 
 
 def test_drives_of_a_fake_tree(system: Path) -> None:
     twice = [("/dev/sdb1", "/media/my drive", "vfat", "rw")] * 2  # two mounts at one path are one drive
-    assert drives_on_linux(mounted=twice, system=system) == [Path("/media/my drive")]
-    assert drives_on_linux(mounted=[], system=system) == []
+    assert drives_on_linux(mounted=twice, sysfs_root=system) == [Path("/media/my drive")]
+    assert drives_on_linux(mounted=[], sysfs_root=system) == []
 
 
 # ---- Windows
