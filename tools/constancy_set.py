@@ -23,7 +23,7 @@ from fieldray.backends import CPU
 from fieldray.errors import UsageProblem
 from fieldray.imaging.synthetic import constancy_test_files
 from fieldray.packs.library import PackLibrary
-from fieldray.packs.signing import load_private_key, sign, verify
+from fieldray.packs.signing import load_private_key, sign, verified_fingerprint
 from fieldray.paths import asset_path, data_folder
 from fieldray.pipeline.constancy import ConstancyFile, ExpectedResults, pack_key, screen_test_images
 from fieldray.pipeline.session import Session
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
     signature = sign(content, key=key)
     asset_path("constancy.json").write_bytes(content)
     asset_path("constancy.sig").write_bytes(signature)
-    sys.stdout.write(f"{verify(content, signature=signature)}\n")
+    sys.stdout.write(f"{verified_fingerprint(content, signature=signature)}\n")
     return 0
 
 

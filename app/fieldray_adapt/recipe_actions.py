@@ -271,7 +271,7 @@ def _signer(signing_key: Path, data: bytes) -> str:
     `data` are any bytes to sign, which are needed to find the public key.
     """
     return (
-        signing.verify(data, signature=signing.sign(data, key=signing.load_or_create_key(signing_key)))
+        signing.verified_fingerprint(data, signature=signing.sign(data, key=signing.load_or_create_key(signing_key)))
         if signing_key.is_file()
         else ""
     )

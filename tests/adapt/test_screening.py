@@ -10,7 +10,7 @@ import numpy as np
 
 from fieldray.domain.model import Manifest, PackRequirement
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray.packs.signing import BUILTIN_LUNGS
+from fieldray.packs.signing import BUILTIN_LUNG_PACK
 from fieldray.packs.verified import read_verified_manifest
 from fieldray_adapt.data.layouts import Row
 from fieldray_adapt.evaluation.screening import load_temporary_pack, screen_rows
@@ -41,7 +41,7 @@ def _row(path: Path) -> Row:
 def test_a_pack_that_is_not_written_yet_has_the_lungs_that_the_program_gives_it(tmp_path: Path) -> None:
     files = {"litert": tiny_model_bytes()}
     plain = load_temporary_pack(_manifest(), files, lungs=None)
-    assert plain.lungs is not None and plain.lungs.pack_name == BUILTIN_LUNGS
+    assert plain.lungs is not None and plain.lungs.pack_name == BUILTIN_LUNG_PACK
     lungs = write_tiny_lungs(tmp_path)
     signer = read_verified_manifest(lungs).fingerprint
     required = PackRequirement(kind="lung-fields", id="test-lungs", minimum_version="1.0.0", key=signer)

@@ -80,7 +80,12 @@ def _steps(place: Place) -> list[Step]:
         ("decoders 3", lambda home: Settings({"theme": "dark", "decoders": 3}).save(home / "settings.json")),
         ("key 0", lambda home: TrustStore(home).trust(_KEYS[0])),
         ("key 1", lambda home: TrustStore(home).trust(_KEYS[1])),
-        ("version", lambda home: TrustStore(home).record(_KEYS[0], pack_id="tiny", version="1.0.0", content="0" * 64)),
+        (
+            "version",
+            lambda home: TrustStore(home).record_used_version(
+                _KEYS[0], pack_id="tiny", version="1.0.0", manifest_sha256="0" * 64
+            ),
+        ),
         ("without key 1", lambda home: TrustStore(home).forget(_KEYS[1])),
         ("images", lambda home: RememberedPacks(home).remember([place.images], "tiny")),
         ("drive", lambda home: RememberedPacks(home).remember([place.drive], "other")),
@@ -113,7 +118,7 @@ def check_kept(place: Place, log: Log, end: str) -> None:
     if problems:
         raise Lost(f"the settings cannot be read: {problems[0].text}")
     trust, points = TrustStore(place.home), SitePointFile(place.home)
-    keys = set(trust.trusted())
+    keys = set(trust.trusted_key_dates())
     names = {point.name for point in points.all()}
     memory = RememberedPacks(place.home)
     holds = {

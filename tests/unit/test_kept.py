@@ -38,11 +38,11 @@ def test_a_setting_of_a_later_version_is_named_and_the_others_are_read(tmp_path:
 def test_trusted_keys_with_an_unknown_field_are_refused_and_kept(tmp_path: Path) -> None:
     kept = {"format": 1, "keys": {FINGERPRINT: "2026-01-31"}, "seen": {}}
     write(tmp_path / "pack_trust.json", kept)
-    assert set(TrustStore(tmp_path).trusted()) == {FINGERPRINT}
+    assert set(TrustStore(tmp_path).trusted_key_dates()) == {FINGERPRINT}
     write(tmp_path / "pack_trust.json", kept | {"of_the_future": 1})
     before = (tmp_path / "pack_trust.json").read_bytes()
     with pytest.raises(StorageProblem):
-        TrustStore(tmp_path).trusted()
+        TrustStore(tmp_path).trusted_key_dates()
     assert (tmp_path / "pack_trust.json").read_bytes() == before
 
 

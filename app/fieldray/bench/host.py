@@ -202,7 +202,7 @@ def inspect_storage(
     except OSError as error:
         found.append(HostFinding("stop", reason("not_writable", path=home, detail=error.strerror or error)))
     try:
-        trusted = len(keys.trusted())
+        trusted = len(keys.trusted_key_dates())
     except StorageProblem as problem:
         found.append(HostFinding("stop", problem.reason))
     if free_mb < MIN_DISK_MB:

@@ -107,7 +107,7 @@ def run_trust(options: argparse.Namespace, console: Console) -> int:
     keys = pack_library().trust_store
     if options.fingerprint:
         (keys.forget if options.forget else keys.trust)(options.fingerprint)
-    trusted = keys.trusted()
+    trusted = keys.trusted_key_dates()
     console.print_lines(f"{key}  since {day}" for key, day in trusted.items())
     if not trusted:
         console.print_line("No key is trusted on this computer. The packs of the program need no trusted key.")

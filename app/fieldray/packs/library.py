@@ -41,7 +41,7 @@ from fieldray.packs.naming import (
     version_preference_key,
 )
 from fieldray.packs.reading import raising_fieldray_errors
-from fieldray.packs.signing import BUILTIN_LUNGS, BUILTIN_PACKS, TrustStore
+from fieldray.packs.signing import BUILTIN_LUNG_PACK, BUILTIN_PACK_HASHES, TrustStore
 from fieldray.packs.site_choices import SitePointFile
 from fieldray.packs.verified import (
     LEGACY_MANIFEST,
@@ -76,7 +76,7 @@ class PackLibrary:
         *,
         drives: Callable[[], Iterable[Path]] = tuple,
         builtin_root: Path | None = None,
-        builtin_table: Mapping[str, str] = BUILTIN_PACKS,
+        builtin_table: Mapping[str, str] = BUILTIN_PACK_HASHES,
         builtin_lungs: str = "",
     ) -> None:
         """Open the library.
@@ -89,7 +89,7 @@ class PackLibrary:
         """
         self._drives = drives
         self._installed_root = home / "packs"
-        self._builtin_lungs = builtin_lungs if builtin_root else BUILTIN_LUNGS
+        self._builtin_lungs = builtin_lungs if builtin_root else BUILTIN_LUNG_PACK
         self._builtin_root = builtin_root or paths.builtin_packs_folder()
         self._builtin_table = builtin_table
         self._builtin_ids = {name.rpartition("-")[0] for name in builtin_table}
@@ -206,7 +206,9 @@ class PackLibrary:
         """
         for one in _signed(model):
             pack_id, version = one.manifest.pack_id, one.manifest.version
-            self.trust_store.record(one.fingerprint, pack_id=pack_id, version=version, content=one.content_sha256)
+            self.trust_store.record_used_version(
+                one.fingerprint, pack_id=pack_id, version=version, manifest_sha256=one.content_sha256
+            )
 
     def warnings(self, model: Model) -> tuple[Reason, ...]:
         """Return the warnings to show before a model runs.

@@ -100,7 +100,7 @@ def sign(manifest: bytes, *, key: Ed25519PrivateKey) -> bytes:
     return _compose(key.public_key().public_bytes_raw(), key.sign(manifest))
 
 
-def verify(manifest: bytes, *, signature: bytes) -> str:
+def verified_fingerprint(manifest: bytes, *, signature: bytes) -> str:
     """Verify the signature of a manifest. Returns the fingerprint of the signing key, trusted or not.
 
     signature  the content of `manifest.sig`
@@ -184,7 +184,7 @@ class TrustStore:
     def __init__(self, home: Path) -> None:
         self._path = home / _FILE_NAME
 
-    def trusted(self) -> dict[str, str]:
+    def trusted_key_dates(self) -> dict[str, str]:
         """Return the day of trust (ISO 8601, UTC) of each trusted key, sorted by fingerprint."""
         return dict(sorted(self._read().keys.items()))
 
@@ -228,7 +228,7 @@ class TrustStore:
         """
         return self._read().contents.get(fingerprint, {}).get(pack_name)
 
-    def record(self, fingerprint: str, *, pack_id: str, version: str, content: str) -> None:
+    def record_used_version(self, fingerprint: str, *, pack_id: str, version: str, manifest_sha256: str) -> None:
         """Record that a version of a pack ran on this computer with this content.
 
         The file is written only if the record changes.
@@ -238,14 +238,14 @@ class TrustStore:
         """
         pack_name = f"{pack_id}-{version}"
         is_higher = _is_higher(version, than=self.highest_version(fingerprint, pack_id=pack_id))
-        if not is_higher and self.manifest_hash_of(fingerprint, pack_name=pack_name) == content:
+        if not is_higher and self.manifest_hash_of(fingerprint, pack_name=pack_name) == manifest_sha256:
             return  # no lock is needed, because the highest version never decreases
         with exclusive_writer(self._path):
             records = self._read()
             packs = dict(records.seen.get(fingerprint, {}))
             if _is_higher(version, than=packs.get(pack_id)):
                 packs[pack_id] = version
-            contents = {**records.contents.get(fingerprint, {}), pack_name: content}
+            contents = {**records.contents.get(fingerprint, {}), pack_name: manifest_sha256}
             seen = {**records.seen, fingerprint: packs}
             self._write(replace(records, seen=seen, contents={**records.contents, fingerprint: contents}))
 
@@ -281,7 +281,7 @@ def _is_higher(version: str, *, than: str | None) -> bool:
 # be added to `pyproject.toml` as well, for wheels.
 
 
-BUILTIN_PACKS: Final[Mapping[str, str]] = {
+BUILTIN_PACK_HASHES: Final[Mapping[str, str]] = {
     "adult-normal-abnormal-0.6.0": "7c90b020b15388d8ac96f593722273e32f913d390b12018e49aa2f573e25714a",
     "lung-fields-1.1.0": "0ec8fce785dc200cb42950f594db71617d384d8908fc13af0feb61bd741a54e6",
     "lung-fields-2.0.1": "7416ebbb5d1a94e660c2ebe3a4270bc63052a16b9ace8996a182340c251463a3",
@@ -289,6 +289,6 @@ BUILTIN_PACKS: Final[Mapping[str, str]] = {
     "tuberculosis-adult-0.4.0": "b61028aca982ec86213918c12dd602d26f1b9cdd450898e5d6f893e71158de2d",
 }
 # The lung-field pack for every classifier that does not require another one. No such classifier loads without it.
-BUILTIN_LUNGS: Final = "lung-fields-1.1.0"
+BUILTIN_LUNG_PACK: Final = "lung-fields-1.1.0"
 # The key that signed the expected answers of the constancy test (`assets/constancy.json`).
-CONSTANCY_SIGNER: Final = "3fe9-a914-5c8c-75ed-8c2e-ed9a-449f-1c7c-63ee-d61f-65ff-097e-6767-cc8f-2490-f34f"
+CONSTANCY_TEST_SIGNER: Final = "3fe9-a914-5c8c-75ed-8c2e-ed9a-449f-1c7c-63ee-d61f-65ff-097e-6767-cc8f-2490-f34f"

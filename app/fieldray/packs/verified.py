@@ -122,7 +122,7 @@ def read_verified_manifest(folder: Path) -> VerifiedManifest:
     """Read a pack's manifest and signature, verify the signature, and only then parse. Raises PackProblem."""
     manifest_bytes = read_file(folder, name=MANIFEST_NAME, limit_bytes=_MANIFEST_LIMIT)
     signature = _read_signature(folder)
-    fingerprint = signing.verify(manifest_bytes, signature=signature)
+    fingerprint = signing.verified_fingerprint(manifest_bytes, signature=signature)
     return VerifiedManifest(
         manifest_bytes=manifest_bytes,
         signature=signature,
@@ -337,7 +337,9 @@ def write_folder(folder: Path, *, contents: Mapping[str, bytes]) -> Path:
     (pack_in_the_way), or if the files are no valid pack.
     """
     try:
-        _refuse_others(folder, signing.verify(contents[MANIFEST_NAME], signature=contents[SIGNATURE_NAME]))
+        _refuse_others(
+            folder, signing.verified_fingerprint(contents[MANIFEST_NAME], signature=contents[SIGNATURE_NAME])
+        )
         make_folder(folder.parent)
         temporary = temporary_path(folder)
         temporary.mkdir(mode=0o700)

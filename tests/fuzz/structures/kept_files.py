@@ -98,7 +98,7 @@ def _files() -> Mapping[str, _File]:
     files = (
         _File("settings.json", {row.key: row.default for row in SETTING_ROWS} | {"newer": [1]}, _settings),
         _File(FOLDERS, remembered, lambda folder: RememberedPacks(folder).find([folder])),
-        _File("pack_trust.json", trust, lambda folder: TrustStore(folder).trusted()),
+        _File("pack_trust.json", trust, lambda folder: TrustStore(folder).trusted_key_dates()),
         _File(POINTS, [point, point], lambda folder: SitePointFile(folder).all()),
         _File("archive.json", request, _requests),
         _File("merged.json", {"run": 3}, _merged),

@@ -12,7 +12,7 @@ import pytest
 import contents
 import fieldray
 from fieldray.backends import BACKENDS
-from fieldray.packs.signing import BUILTIN_PACKS
+from fieldray.packs.signing import BUILTIN_PACK_HASHES
 
 PACKAGE = Path(fieldray.__file__).parent
 SERVICE = re.compile(r"\"(fieldray\.[a-z_.]+):[a-z_]+\"")
@@ -102,16 +102,16 @@ def test_a_wheel_includes_only_the_trusted_packs_of_their_folder() -> None:
     project = tomllib.loads((contents.ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     taken = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     packs = {path: target for path, target in taken.items() if path.startswith("models")}
-    assert packs == {f"models/{name}": f"fieldray/_data/models/{name}" for name in BUILTIN_PACKS}
+    assert packs == {f"models/{name}": f"fieldray/_data/models/{name}" for name in BUILTIN_PACK_HASHES}
 
 
 def test_the_data_are_assets_and_trusted_packs() -> None:
-    files = contents.data_files(contents.ROOT, sorted(BUILTIN_PACKS))
+    files = contents.data_files(contents.ROOT, sorted(BUILTIN_PACK_HASHES))
     paths = {f"{path}/{Path(file).name}" for file, path in files}
     assert "fieldray/_data/assets/translations/uk/LC_MESSAGES/fieldray.mo" in paths
     assert not [path for path in paths if path.endswith(".po")]
     assert "fieldray/_data/assets/icons/fieldray.svg" in paths
-    for pack in BUILTIN_PACKS:
+    for pack in BUILTIN_PACK_HASHES:
         assert f"fieldray/_data/models/{pack}/manifest.json" in paths
     assert not [path for path in paths if "recipes" in path or "studies" in path]
 

@@ -10,7 +10,7 @@ from builtin_pack import builtin_table_line, main
 from fieldray.errors import PackNotTrusted, PackProblem, StorageProblem
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.naming import LEGACY_CPU_FILE_NAME, LEGACY_EDGETPU_FILE_NAME
-from fieldray.packs.signing import BUILTIN_PACKS, fingerprint_of
+from fieldray.packs.signing import BUILTIN_PACK_HASHES, fingerprint_of
 from fieldray.packs.verified import read_verified_manifest
 from fieldray.paths import builtin_packs_folder
 from packs_factory import MODEL_BYTES, key, make_pack
@@ -258,7 +258,7 @@ def test_a_drives_pack_with_the_key_of_the_shipped_packs_needs_no_consent(home: 
     assert [found[one].trust for one in (ours, newer, foreign, intruder)] == ["trusted"] * 2 + ["unknown_key"] * 2
     assert [library.load(one).trust for one in (ours, newer)] == ["signed"] * 2
     assert [_code(library, one) for one in (foreign, intruder)] == ["pack_unknown_key"] * 2
-    assert library.trust_store.trusted() == {}  # no question was asked, and no consent was recorded
+    assert library.trust_store.trusted_key_dates() == {}  # no question was asked, and no consent was recorded
 
 
 def test_a_pack_older_than_the_shipped_version_needs_a_consent(home: Path, tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ def test_an_unlisted_pack_in_the_programs_folder_is_not_trusted(home: Path, tmp_
 def test_the_shipped_packs_are_in_the_table_and_intact() -> None:
     shipped = [path.parent for path in sorted(builtin_packs_folder().glob("*/manifest.json"))]
     lines = {folder.name: builtin_table_line(folder) for folder in shipped}
-    assert lines == {name: f'    "{name}": "{digest}",' for name, digest in BUILTIN_PACKS.items()}
+    assert lines == {name: f'    "{name}": "{digest}",' for name, digest in BUILTIN_PACK_HASHES.items()}
 
 
 def test_the_table_line_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

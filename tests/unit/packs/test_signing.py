@@ -28,7 +28,7 @@ CONTENT = b'{"some": "description"}'
 
 
 def test_the_signer_is_known_by_the_fingerprint_of_the_raw_key() -> None:
-    fingerprint = signing.verify(CONTENT, signature=signing.sign(CONTENT, key=key()))
+    fingerprint = signing.verified_fingerprint(CONTENT, signature=signing.sign(CONTENT, key=key()))
     digits = hashlib.sha256(key().public_key().public_bytes_raw()).hexdigest()
     assert fingerprint.replace("-", "") == digits
     assert [len(group) for group in fingerprint.split("-")] == [4] * 16
@@ -41,7 +41,7 @@ def test_every_changed_byte_of_the_signature_is_refused() -> None:
             changed = bytearray(signature)
             changed[position] ^= flip
             with raises(PackProblem, "pack_bad_signature"):
-                signing.verify(CONTENT, signature=bytes(changed))
+                signing.verified_fingerprint(CONTENT, signature=bytes(changed))
 
 
 SIGNATURE = signing.sign(CONTENT, key=key())
@@ -67,7 +67,7 @@ PARTS = json.loads(SIGNATURE)
 )
 def test_only_one_encoding_of_a_signature_is_accepted(data: bytes) -> None:
     with pytest.raises(PackProblem, match="does not match"):
-        signing.verify(CONTENT, signature=data)
+        signing.verified_fingerprint(CONTENT, signature=data)
 
 
 def test_a_new_key_is_made_once_and_readable_by_its_owner_only(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_signature_valid_for_every_text_is_refused() -> None:
     for content in (CONTENT, b"anything else"):
         Ed25519PublicKey.from_public_bytes(neutral).verify(neutral + bytes(32), content)
         with raises(PackProblem, "pack_weak_key"):
-            signing.verify(content, signature=_signature(neutral, neutral + bytes(32)))
+            signing.verified_fingerprint(content, signature=_signature(neutral, neutral + bytes(32)))
 
 
 @pytest.mark.parametrize("raw_key", WEAK_KEYS, ids=bytes.hex)
@@ -144,7 +144,7 @@ def test_a_key_of_small_order_neither_verifies_nor_is_trusted(raw_key: bytes, ho
     for point in WEAK_KEYS:  # with R of small order and S = 0, some text has this valid signature
         for number in range(8):
             with pytest.raises(PackProblem) as caught:
-                signing.verify(bytes([number]), signature=_signature(raw_key, point + bytes(32)))
+                signing.verified_fingerprint(bytes([number]), signature=_signature(raw_key, point + bytes(32)))
             refused += caught.value.reason.code == "pack_weak_key"
     assert refused > 0
     with raises(UsageProblem, "pack_weak_key"):
@@ -172,12 +172,12 @@ FIRST, SECOND = fingerprint_of(b"first"), fingerprint_of(b"second")
 
 def test_trust_in_a_key_lasts_until_it_is_withdrawn(tmp_path: Path) -> None:
     store = TrustStore(tmp_path)
-    assert store.trusted() == {} and not store.is_trusted(FIRST)
+    assert store.trusted_key_dates() == {} and not store.is_trusted(FIRST)
     assert store.highest_version(FIRST, pack_id="chest") is None and store.known_signers("chest") == set()
     assert list(tmp_path.iterdir()) == []  # asking writes nothing
     TrustStore(tmp_path).trust(FIRST.upper().replace("-", " "))
     TrustStore(tmp_path).trust(SECOND)
-    assert list(TrustStore(tmp_path).trusted()) == sorted([FIRST, SECOND])
+    assert list(TrustStore(tmp_path).trusted_key_dates()) == sorted([FIRST, SECOND])
     TrustStore(tmp_path).forget(FIRST)
     assert not TrustStore(tmp_path).is_trusted(FIRST)
     assert TrustStore(tmp_path).is_trusted(SECOND)
@@ -187,9 +187,9 @@ def test_trust_in_a_key_lasts_until_it_is_withdrawn(tmp_path: Path) -> None:
 def test_the_highest_version_is_recorded_per_key_and_pack(tmp_path: Path) -> None:
     store = TrustStore(tmp_path)
     for version in ("1.9.0", "1.10.0", "1.2.0"):
-        store.record(FIRST, pack_id="chest", version=version, content=RAN)
-    store.record(SECOND, pack_id="chest", version="0.1.0", content=RAN)
-    store.record(FIRST, pack_id="hand", version="0.2.0", content=RAN)
+        store.record_used_version(FIRST, pack_id="chest", version=version, manifest_sha256=RAN)
+    store.record_used_version(SECOND, pack_id="chest", version="0.1.0", manifest_sha256=RAN)
+    store.record_used_version(FIRST, pack_id="hand", version="0.2.0", manifest_sha256=RAN)
     assert store.highest_version(FIRST, pack_id="chest") == "1.10.0"
     assert store.highest_version(SECOND, pack_id="chest") == "0.1.0"
     assert store.highest_version(FIRST, pack_id="hand") == "0.2.0"
@@ -203,24 +203,24 @@ def test_the_highest_version_is_recorded_per_key_and_pack(tmp_path: Path) -> Non
 def test_a_known_version_is_not_written_again(tmp_path: Path) -> None:
     store, path = TrustStore(tmp_path), tmp_path / "pack_trust.json"
     for version in ("2.0.0", "1.0.0"):
-        store.record(FIRST, pack_id="chest", version=version, content=RAN)
+        store.record_used_version(FIRST, pack_id="chest", version=version, manifest_sha256=RAN)
     before = path.stat()
     for version in ("2.0.0", "1.0.0"):
-        store.record(FIRST, pack_id="chest", version=version, content=RAN)
+        store.record_used_version(FIRST, pack_id="chest", version=version, manifest_sha256=RAN)
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
 def test_the_last_content_is_recorded_per_key_pack_and_version(tmp_path: Path) -> None:
     store, other = TrustStore(tmp_path), "d" * 64
-    store.record(FIRST, pack_id="chest", version="2.0.0", content=RAN)
+    store.record_used_version(FIRST, pack_id="chest", version="2.0.0", manifest_sha256=RAN)
     assert store.manifest_hash_of(FIRST, pack_name="chest-2.0.0") == RAN
     assert (
         store.manifest_hash_of(SECOND, pack_name="chest-2.0.0")
         is store.manifest_hash_of(FIRST, pack_name="chest-1.0.0")
         is None
     )
-    store.record(FIRST, pack_id="chest", version="2.0.0", content=other)
-    store.record(FIRST, pack_id="chest", version="1.0.0", content=RAN)
+    store.record_used_version(FIRST, pack_id="chest", version="2.0.0", manifest_sha256=other)
+    store.record_used_version(FIRST, pack_id="chest", version="1.0.0", manifest_sha256=RAN)
     assert store.manifest_hash_of(FIRST, pack_name="chest-2.0.0") == other
     assert store.highest_version(FIRST, pack_id="chest") == "2.0.0"
 
@@ -228,12 +228,12 @@ def test_the_last_content_is_recorded_per_key_pack_and_version(tmp_path: Path) -
 def test_a_key_keeps_the_date_of_its_first_trust(tmp_path: Path) -> None:
     store, before = TrustStore(tmp_path), datetime.now(UTC).date()
     store.trust(FIRST)
-    (day,) = store.trusted().values()
+    (day,) = store.trusted_key_dates().values()
     assert before <= date.fromisoformat(day) <= datetime.now(UTC).date()
     old = {"format": 1, "keys": {FIRST: "2024-01-31"}, "seen": {}}
     (tmp_path / "pack_trust.json").write_text(json.dumps(old))
     store.trust(FIRST)
-    assert store.trusted() == {FIRST: "2024-01-31"}
+    assert store.trusted_key_dates() == {FIRST: "2024-01-31"}
 
 
 @pytest.mark.parametrize(
@@ -255,12 +255,12 @@ def test_a_damaged_trust_file_is_never_read_as_empty(tmp_path: Path, content: by
     path.write_bytes(content)
     store = TrustStore(tmp_path)
     for question in (
-        store.trusted,
+        store.trusted_key_dates,
         lambda: store.is_trusted(FIRST),
         lambda: store.highest_version(FIRST, pack_id="chest"),
         lambda: store.trust(FIRST),
         lambda: store.forget(FIRST),
-        lambda: store.record(FIRST, pack_id="chest", version="1.0.0", content=RAN),
+        lambda: store.record_used_version(FIRST, pack_id="chest", version="1.0.0", manifest_sha256=RAN),
     ):
         with raises(StorageProblem, "trust_damaged", says=str(path)):
             question()
@@ -270,11 +270,13 @@ def test_a_damaged_trust_file_is_never_read_as_empty(tmp_path: Path, content: by
 def test_changing_trust_waits_for_another_program_and_reading_does_not(tmp_path: Path) -> None:
     store = TrustStore(tmp_path)
     store.trust(FIRST)
-    store.record(FIRST, pack_id="chest", version="2.0.0", content=RAN)
+    store.record_used_version(FIRST, pack_id="chest", version="2.0.0", manifest_sha256=RAN)
     other = FileLock(tmp_path / "pack_trust.lock", holder="process 7")
     assert store.is_trusted(FIRST) and store.highest_version(FIRST, pack_id="chest") == "2.0.0"
-    store.record(FIRST, pack_id="chest", version="2.0.0", content=RAN)  # nothing to change, so nothing to wait for
-    change = threading.Thread(target=store.record, args=(FIRST,), kwargs={**CHEST, "version": "3.0.0"})
+    store.record_used_version(
+        FIRST, pack_id="chest", version="2.0.0", manifest_sha256=RAN
+    )  # nothing to change, so nothing to wait for
+    change = threading.Thread(target=store.record_used_version, args=(FIRST,), kwargs={**CHEST, "version": "3.0.0"})
     change.start()
     assert store.highest_version(FIRST, pack_id="chest") == "2.0.0"
     other.release()
