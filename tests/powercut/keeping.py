@@ -119,7 +119,7 @@ def check_kept(place: Place, log: Log, end: str) -> None:
         raise Lost(f"the settings cannot be read: {problems[0].text}")
     trust, points = TrustStore(place.home), SitePointFile(place.home)
     keys = set(trust.trusted_key_dates())
-    names = {point.name for point in points.all()}
+    names = {point.name for point in points.all_points()}
     memory = RememberedPacks(place.home)
     holds = {
         "theme dark": settings["theme"] == "dark",

@@ -49,11 +49,11 @@ def test_trusted_keys_with_an_unknown_field_are_refused_and_kept(tmp_path: Path)
 def test_local_operating_points_with_an_unknown_field_are_refused_and_kept(tmp_path: Path) -> None:
     point = json.loads(msgspec.json.encode(site_point(HASH)))
     write(tmp_path / SITE_POINTS_FILE_NAME, [point])
-    assert len(SitePointFile(tmp_path).all()) == 1
+    assert len(SitePointFile(tmp_path).all_points()) == 1
     write(tmp_path / SITE_POINTS_FILE_NAME, [point | {"of_the_future": 1}])
     before = (tmp_path / SITE_POINTS_FILE_NAME).read_bytes()
     with pytest.raises(StorageProblem):
-        SitePointFile(tmp_path).all()
+        SitePointFile(tmp_path).all_points()
     assert (tmp_path / SITE_POINTS_FILE_NAME).read_bytes() == before
 
 

@@ -116,7 +116,7 @@ class SitePointFile:
     def __init__(self, home: Path) -> None:
         self.path = home / SITE_POINTS_FILE_NAME
 
-    def all(self) -> tuple[SitePoint, ...]:
+    def all_points(self) -> tuple[SitePoint, ...]:
         """Return all local operating points of this site, the oldest first.
 
         Raises StorageProblem for an unreadable file.
@@ -140,12 +140,12 @@ class SitePointFile:
     def points_for(self, model: Model) -> tuple[OperatingPoint, ...]:
         """Return the local operating points of one pack. Raises StorageProblem."""
         its = model.pack_name, model.model_sha256
-        return tuple(point.operating_point for point in self.all() if point.key[1:] == its)
+        return tuple(point.operating_point for point in self.all_points() if point.key[1:] == its)
 
     def problem(self) -> Reason | None:
         """Return the reason why the site's operating points cannot be read; None if they can be read."""
         try:
-            self.all()
+            self.all_points()
         except StorageProblem as problem:
             return problem.reason
         return None
@@ -167,7 +167,7 @@ class SitePointFile:
         Raises UsageProblem (site_point_name) for a name in use. Raises StorageProblem.
         """
         with exclusive_writer(self.path):
-            points = self.all()
+            points = self.all_points()
             if any(known.key == point.key for known in points):
                 raise UsageProblem(reason("site_point_name", name=point.name))
             self._write((*points, point))
@@ -181,7 +181,7 @@ class SitePointFile:
         Raises StorageProblem. Raises UsageProblem (site_point_unknown) if the point is not stored.
         """
         with exclusive_writer(self.path):
-            points = self.all()
+            points = self.all_points()
             kept = [known for known in points if known.key != (name, pack, model_sha256)]
             if len(kept) == len(points):
                 raise UsageProblem(reason("site_point_unknown", name=name))

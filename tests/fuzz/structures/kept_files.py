@@ -99,7 +99,7 @@ def _files() -> Mapping[str, _File]:
         _File("settings.json", {row.key: row.default for row in SETTING_ROWS} | {"newer": [1]}, _settings),
         _File(FOLDERS, remembered, lambda folder: RememberedPacks(folder).find([folder])),
         _File("pack_trust.json", trust, lambda folder: TrustStore(folder).trusted_key_dates()),
-        _File(POINTS, [point, point], lambda folder: SitePointFile(folder).all()),
+        _File(POINTS, [point, point], lambda folder: SitePointFile(folder).all_points()),
         _File("archive.json", request, _requests),
         _File("merged.json", {"run": 3}, _merged),
         _File("journal.jsonl", event, _journal, is_lines=True),

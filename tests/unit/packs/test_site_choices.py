@@ -62,7 +62,7 @@ def test_a_local_points_name_is_unique_per_model_and_can_be_removed(tmp_path: Pa
     with pytest.raises(UsageProblem, match="already an operating point named ours"):
         points.add(site_point("a" * 64, threshold=0.75))
     points.remove("ours", "test-chest-1.2.3", "a" * 64)
-    assert [point.model_sha256 for point in points.all()] == ["b" * 64]
+    assert [point.model_sha256 for point in points.all_points()] == ["b" * 64]
     with pytest.raises(UsageProblem, match="no local operating point named ours"):
         points.remove("ours", "test-chest-1.2.3", "a" * 64)
 

@@ -155,11 +155,11 @@ def test_an_adopted_proposal_is_offered_only_with_its_own_model(
     ):
         with pytest.raises(UsageProblem, match=said):
             adopt_local_point(points, report, name=name, person=person, model=model, day=DAY)
-    assert points.all() == ()
+    assert points.all_points() == ()
     point = adopt_local_point(points, report, name="ours", person=" A. Physicist ", model=model, day=DAY)
     assert (point.name, point.threshold) == ("local:ours", report.proposal.threshold)
     assert point.sensitivity.value >= 0.9
-    (kept,) = points.all()
+    (kept,) = points.all_points()
     assert (kept.chosen_by, kept.chosen_on, kept.images, kept.counted) == ("A. Physicist", "2026-11-22", 80, "patient")
     newer = dataclasses.replace(model, manifest=dataclasses.replace(model.manifest, version="9.0.0"))
     for other in (dataclasses.replace(model, model_sha256="0" * 64), newer):
