@@ -28,7 +28,7 @@ if __name__ == "__main__":
 
 from attack.packs import BROKEN, MakePack, after_writing, with_array, with_values  # noqa: E402
 from fieldray.errors import PackProblem  # noqa: E402
-from fieldray.packs.verified import manifest_files, read_pack  # noqa: E402
+from fieldray.packs.verified import manifest_file_entries, read_pack  # noqa: E402
 from packs_factory import make_lung_fields, make_pack  # noqa: E402
 from tiny_packs import edited, resigned, sign, with_file, write_tiny_pack  # noqa: E402
 
@@ -74,7 +74,7 @@ def with_role(folder: Path) -> Path:
     """Make a pack with a file whose role no reader knows yet."""
     pack = write_tiny_pack(folder)
     contents = {"of-tomorrow": b"a network for something new"}
-    listed = msgspec.to_builtins(manifest_files(contents))
+    listed = msgspec.to_builtins(manifest_file_entries(contents))
     (pack / listed["of-tomorrow"]["name"]).write_bytes(contents["of-tomorrow"])
     return resigned(pack, lambda document: document["files"].update(listed))
 

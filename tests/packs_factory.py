@@ -25,7 +25,7 @@ from fieldray.domain.model import (
 )
 from fieldray.packs.manifest import Input, LungCheck, LungFieldsManifest, LungOutputs
 from fieldray.packs.site_choices import SitePoint
-from fieldray.packs.verified import manifest_files, write_pack, write_pack_of_kind
+from fieldray.packs.verified import manifest_file_entries, write_pack, write_pack_of_kind
 
 MODEL_BYTES = b"TFL3" + bytes(range(256)) * 8
 
@@ -119,12 +119,12 @@ def make_lung_fields(
         outputs=LungOutputs(mask=0, checks=1),
         checks=tuple(LungCheck(name=name, threshold=0.5) for name in LUNG_CHECKS),
         mask_threshold=0.5,
-        files=manifest_files(contents),
+        files=manifest_file_entries(contents),
         provenance={},
         metrics={},
     )
     changed = msgspec.structs.replace(description, **changes)
-    return write_pack_of_kind(folder, description=changed, contents=contents, key=key(key_number))
+    return write_pack_of_kind(folder, manifest=changed, contents=contents, key=key(key_number))
 
 
 def site_point(model_sha256: str = "a" * 64, **changes: object) -> SitePoint:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from fieldray.domain.model import LUNG_CHECKS, GoldenVectors, Model
 from fieldray.packs.manifest import GoldenTolerance, Input
-from fieldray.packs.verified import golden_files, manifest_files, read_pack
+from fieldray.packs.verified import golden_files, manifest_file_entries, read_pack
 from packs_factory import make_lung_fields
 from tiny_models import SIDE, lungs_bytes, tiny_inputs
 
@@ -58,7 +58,7 @@ def write_tiny_lungs(folder: Path, *, masks: int = 1, **changes: object) -> Path
         "input": Input(
             height=SIDE, width=SIDE, channels=1, dtype="uint8", intensity="percentile", fit="stretch", margin=0.0
         ),
-        "files": manifest_files(contents),
+        "files": manifest_file_entries(contents),
         "golden": GoldenTolerance(tolerance=golden.tolerance),
     }
     return make_lung_fields(folder, contents=contents, **{**said, **changes})

@@ -63,7 +63,7 @@ def _take_pictures(options: argparse.Namespace, home: Path) -> int:
         library.install(options.pack)
     part = next(part for part in DEMO_PARTS if part.name == options.part)
     images = _written(demo_files(part), home / "demo" / part.name)
-    pack = read_verified_manifest(options.pack).description.id if options.pack else part.pack_id
+    pack = read_verified_manifest(options.pack).content.id if options.pack else part.pack_id
     qt = QApplication(sys.argv[:1])
     application = Application(qt, Settings({"language": options.language, "theme": options.theme}))
     application.show()

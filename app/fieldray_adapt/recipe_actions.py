@@ -18,7 +18,7 @@ from fieldray.domain.model import Model
 from fieldray.errors import UsageProblem
 from fieldray.inference.backend import BackendKind, BackendOptions, known_backend_kinds, run_self_test
 from fieldray.packs import signing
-from fieldray.packs.verified import manifest_files, read_pack, require_classifier, write_pack_of_kind
+from fieldray.packs.verified import manifest_file_entries, read_pack, require_classifier, write_pack_of_kind
 from fieldray.reasons import reason
 from fieldray.typed_json import to_type
 from fieldray_adapt.data.dataset import DATA_STEP, describe_left_out, find_data_problems
@@ -242,10 +242,10 @@ def compile_pack(
     """
     pack, program = read_pack(folder), compiler or find_compiler()
     signed = pack.manifest
-    require_classifier(signed.description)
+    require_classifier(signed.content)
     if output_folder is None and _signer(signing_key, signed.manifest_bytes) != signed.fingerprint:
         raise UsageProblem(reason("compile_elsewhere", path=folder))
-    contents = {role: pack.contents[file.name] for role, file in signed.description.files.items()}
+    contents = {role: pack.file_contents[file.name] for role, file in signed.content.files.items()}
     contents["edgetpu"], placement = compile_for_edgetpu(contents["litert"], compiler=program)
     for line in describe_placement(placement).splitlines():
         say(line)
@@ -254,15 +254,15 @@ def compile_pack(
         say(f"{kind.entry.title}: {_golden_on(kind, model)}")
     contents["card"] = with_edgetpu_section(model.card, contents).encode()
     description = structs.replace(
-        signed.description,
-        files=manifest_files(contents),
+        signed.content,
+        files=manifest_file_entries(contents),
         minimum_edgetpu_runtime=placement.min_runtime,
-        provenance={"compiled_from": f"{signed.pack_name}@{signed.fingerprint}", **signed.description.provenance},
+        provenance={"compiled_from": f"{signed.pack_name}@{signed.fingerprint}", **signed.content.provenance},
     )
     parent = output_folder or folder.resolve().parent
     with remove_on_failure(signing_key, parent):
         owner = signing.load_or_create_key(signing_key)
-        return write_pack_of_kind(parent, description=description, contents=contents, key=owner)
+        return write_pack_of_kind(parent, manifest=description, contents=contents, key=owner)
 
 
 def _signer(signing_key: Path, data: bytes) -> str:

@@ -216,13 +216,13 @@ def test_a_pack_is_compiled_with_its_golden_vectors_checked_and_signed_anew(tmp_
     found = read_verified_manifest(place)
     model = read_pack(place).model
     assert found.pack_name == "tiny-1.0.0" and found.fingerprint != fingerprint(shipped)
-    assert model.files["edgetpu"] == COMPILED and found.description.minimum_edgetpu_runtime == 14
-    assert found.description.provenance == {"compiled_from": f"tiny-1.0.0@{fingerprint(shipped)}"}
+    assert model.files["edgetpu"] == COMPILED and found.content.minimum_edgetpu_runtime == 14
+    assert found.content.provenance == {"compiled_from": f"tiny-1.0.0@{fingerprint(shipped)}"}
     assert model.card == f"# Tiny\n\n{edgetpu_section(model.files)}\n" and "(exact)" in model.card
-    assert "edgetpu" not in read_verified_manifest(shipped).description.files
+    assert "edgetpu" not in read_verified_manifest(shipped).content.files
     # a pack of the same key is replaced, and has each entry once
     assert compiled(place, output_folder=None) == place
-    assert read_verified_manifest(place).description.provenance == found.description.provenance
+    assert read_verified_manifest(place).content.provenance == found.content.provenance
     assert read_card(place) == model.card
 
 

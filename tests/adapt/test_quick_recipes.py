@@ -182,7 +182,7 @@ shows = "region"
         assert masks["int8"][source]["dice"]["value"] > 0.7  # drawn lungs are easy, but a minute of training is short
     assert abs(metrics["int8_less_float"]["dice"]) < 0.05  # measured: 0.02 to 0.03, changed by rounding
     assert set(metrics["chests"]) == {"nih", "montgomery", "kermany"}
-    card = found.contents["MODEL_CARD.md"].decode()
+    card = found.file_contents["MODEL_CARD.md"].decode()
     assert f"{masks['int8']['shenzhen']['dice']['value']:.4f} (" in card and "Dice of the lungs" in card
     assert "Sources with masks for evaluation only, never for training: shenzhen." in card
     assert "has no file compiled for the Edge TPU.\n\n- Forecast for the Edge TPU" in card

@@ -66,7 +66,7 @@ def _name_of(folder: Path) -> str:
         manifest = read_pack(folder).manifest
     except FieldrayError as problem:
         raise Lost(f"half a pack: {folder.name}, {problem.reason.code}") from problem
-    return manifest.description.names["en"]
+    return manifest.content.names["en"]
 
 
 # ---- settings and other small files

@@ -95,7 +95,7 @@ def run_verify(options: argparse.Namespace, console: Console) -> int:
     console.print_line(f"signed by:   {manifest.fingerprint}")
     is_trusted = found.trust == "builtin" or library.trusts(manifest.fingerprint)
     console.print_line(f"trusted:     {'yes' if is_trusted else 'no, this key is not trusted on this computer'}")
-    console.print_line(f"model:       {manifest.description.files['litert'].sha256}")
+    console.print_line(f"model:       {manifest.content.files['litert'].sha256}")
     return 0
 
 

@@ -53,7 +53,7 @@ from fieldray.packs.verified import (
     read_verified_manifest,
     require_classifier,
     require_legacy_files,
-    write_folder,
+    write_pack_folder,
 )
 from fieldray.persistence import remove_unfinished_files
 from fieldray.reasons import Reason, reason
@@ -185,7 +185,7 @@ class PackLibrary:
             return replace(load_legacy(folder), lungs=self.load_shipped_lung_pack())
         pack, trust = self._admitted(folder, allow_older=allow_older)
         self._require_own_name(pack.manifest, trust, named=signer)
-        require_classifier(pack.manifest.description)
+        require_classifier(pack.manifest.content)
         lungs = self._load_first_trusted(*self._lung_fields(folder, pack.manifest, trust=trust))
         return self.site_points.add_to_model(replace(pack.model, trust=trust, lungs=lungs))
 
@@ -196,7 +196,7 @@ class PackLibrary:
         self._require_own_name(manifest, trust, named=signer)
         own = {MANIFEST_NAME: manifest.manifest_bytes, SIGNATURE_NAME: manifest.signature}
         remove_unfinished_files(self._installed_root)
-        return write_folder(self._installed_root / manifest.pack_name, contents={**pack.contents, **own})
+        return write_pack_folder(self._installed_root / manifest.pack_name, contents={**pack.file_contents, **own})
 
     def record_passed_test(self, model: Model) -> None:
         """Record that a model and its lung-field pack passed their self-tests on this computer.
@@ -233,14 +233,14 @@ class PackLibrary:
 
         Raises PackProblem (pack_namesake, pack_namesake_shipped), StorageProblem.
         """
-        pack_id, own = manifest.description.id, manifest.fingerprint
+        pack_id, own = manifest.content.id, manifest.fingerprint
         if trust == "builtin" or own == named:
             return
         folders = (
             folder for root in (self._installed_root, self._builtin_root) for folder in root.glob(f"{pack_id}-*")
         )
         here = map(_readable_manifest, folders)
-        known = {found.fingerprint for found in here if found and found.description.id == pack_id}
+        known = {found.fingerprint for found in here if found and found.content.id == pack_id}
         known |= self.trust_store.known_signers(pack_id)
         if own not in known and (known or pack_id in self._builtin_ids):
             raise _namesake(pack_id, own, ships=pack_id in self._builtin_ids)
@@ -259,7 +259,7 @@ class PackLibrary:
             return "builtin"
         if not self.trusts(manifest.fingerprint):
             raise PackNotTrusted(manifest.fingerprint)
-        description = manifest.description
+        description = manifest.content
         # Shipped versions count as seen, although a shipped pack leaves no record when it runs. Otherwise an older copy
         # on a drive, whose key is trusted without a question, would bring back that version's faults unnoticed.
         ran = self.trust_store.highest_version(manifest.fingerprint, pack_id=description.id)
@@ -275,7 +275,7 @@ class PackLibrary:
         folders = (self._builtin_root / name for name in self._builtin_table)
         manifests = ((folder, _readable_manifest(folder)) for folder in folders)
         whole = (found for folder, found in manifests if found and self._is_builtin(folder, found))
-        return frozenset((*_identity(found), found.description.version) for found in whole)
+        return frozenset((*_identity(found), found.content.version) for found in whole)
 
     def _is_builtin(self, folder: Path, manifest: VerifiedManifest) -> bool:
         """Return whether a pack is a shipped pack, by its folder and its content.
@@ -322,7 +322,7 @@ class PackLibrary:
             )
         manifest = read_verified_manifest(folder)
         trust, unavailable_reason = self._standing(folder, manifest)
-        description = manifest.description
+        description = manifest.content
         return PackCandidate(
             folder=folder,
             origin=origin,
@@ -351,7 +351,7 @@ class PackLibrary:
             return "trusted", problem.reason
         found: CandidateTrust = "builtin" if trust == "builtin" else "trusted"
         try:
-            require_classifier(manifest.description)
+            require_classifier(manifest.content)
             self._lung_fields(folder, manifest, trust=trust)
         except PackProblem as problem:
             return found, problem.reason
@@ -393,7 +393,7 @@ class PackLibrary:
 
         The pack is the lung-field pack that the classifier requires, or else the shipped pack. See `_companions`.
         """
-        requires, signer = domain_manifest(classifier.description).requires, classifier.fingerprint
+        requires, signer = domain_manifest(classifier.content).requires, classifier.fingerprint
         found = [
             (requirement_text(each), self._companions(folder, each, trust=trust, signer=signer)) for each in requires
         ]
@@ -430,7 +430,7 @@ class PackLibrary:
             path for root in roots if root.is_dir() for path in raising_fieldray_errors(pack_folders_inside)(root)
         ]
         here = [(path, one) for path in folders if (one := _readable_manifest(path)) and _is_meant(one, requirement)]
-        ranked = [(not self._is_builtin(*each), version_key(each[1].description.version), *each) for each in here]
+        ranked = [(not self._is_builtin(*each), version_key(each[1].content.version), *each) for each in here]
         found = sorted(ranked, key=lambda each: each[:2], reverse=True)
         if not found:
             raise PackProblem(reason("pack_companion_missing", companion=companion))
@@ -443,7 +443,7 @@ class PackLibrary:
         least = version_key(requirement.minimum_version or "0.0.0")
         new = [path for _, version, path, _ in serving if version >= least]
         if not new:
-            seen = serving[0][3].description.version
+            seen = serving[0][3].content.version
             raise PackProblem(reason("pack_companion_older", companion=companion, seen=seen))
         return new
 
@@ -489,13 +489,13 @@ def requirement_text(requirement: PackRequirement) -> str:
 
 
 def _is_meant(manifest: VerifiedManifest, requirement: PackRequirement) -> bool:
-    description = manifest.description
+    description = manifest.content
     return pack_kind_of(description) == requirement.kind and requirement.id in (None, description.id)
 
 
 def _identity(manifest: VerifiedManifest) -> tuple[str, str]:
     """Return the fingerprint of the signer and the pack's id, which together identify a pack."""
-    return manifest.fingerprint, manifest.description.id
+    return manifest.fingerprint, manifest.content.id
 
 
 def _readable_manifest(folder: Path) -> VerifiedManifest | None:

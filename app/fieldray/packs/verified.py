@@ -85,12 +85,12 @@ class VerifiedManifest:
     manifest_bytes: bytes
     signature: bytes
     fingerprint: str
-    description: AnyManifest
+    content: AnyManifest
 
     @property
     def pack_name(self) -> str:
         """`id-version`, the name of the pack and of the pack's folder."""
-        return f"{self.description.id}-{self.description.version}"
+        return f"{self.content.id}-{self.content.version}"
 
     @property
     def manifest_sha256(self) -> str:
@@ -107,14 +107,14 @@ class VerifiedPack:
     """
 
     manifest: VerifiedManifest
-    contents: Mapping[str, bytes]
+    file_contents: Mapping[str, bytes]
     model: Model
 
 
-def require_classifier(description: PackManifest) -> None:
+def require_classifier(manifest: PackManifest) -> None:
     """Raise PackProblem("pack_not_classifier") for a pack that does not screen images by itself."""
-    if not isinstance(description, ClassifierManifest):
-        raise PackProblem(reason("pack_not_classifier", kind=pack_kind_of(description)))
+    if not isinstance(manifest, ClassifierManifest):
+        raise PackProblem(reason("pack_not_classifier", kind=pack_kind_of(manifest)))
 
 
 @raising_fieldray_errors
@@ -127,7 +127,7 @@ def read_verified_manifest(folder: Path) -> VerifiedManifest:
         manifest_bytes=manifest_bytes,
         signature=signature,
         fingerprint=fingerprint,
-        description=parse_manifest(manifest_bytes),
+        content=parse_manifest(manifest_bytes),
     )
 
 
@@ -138,16 +138,16 @@ def read_pack(folder: Path) -> VerifiedPack:
     Files that the manifest does not list are never read. Raises PackProblem.
     """
     manifest = read_verified_manifest(folder)
-    listed = manifest.description.files
+    listed = manifest.content.files
     files = {role: _read_listed(folder, file) for role, file in listed.items()}
     contents = {listed[role].name: data for role, data in files.items()}
-    return VerifiedPack(manifest=manifest, contents=contents, model=_model(manifest, files))
+    return VerifiedPack(manifest=manifest, file_contents=contents, model=_model(manifest, files))
 
 
 @raising_fieldray_errors
 def read_card(folder: Path) -> str:
     """Read the model card of a pack whose signature is valid. The key need not be trusted. Raises PackProblem."""
-    return _card(_read_listed(folder, read_verified_manifest(folder).description.files["card"]))
+    return _card(_read_listed(folder, read_verified_manifest(folder).content.files["card"]))
 
 
 def _read_signature(folder: Path) -> bytes:
@@ -180,7 +180,7 @@ def _model(manifest: VerifiedManifest, files: Mapping[str, bytes]) -> Model:
 
     Raises PackProblem("pack_manifest") if the files do not suit the manifest.
     """
-    card, description = _card(files["card"]), manifest.description
+    card, description = _card(files["card"]), manifest.content
     gate = _ood_gate(description, files) if isinstance(description, ClassifierManifest) else None
     domain = domain_manifest(description, ood_gate=gate)
     return Model(
@@ -275,13 +275,13 @@ def write_pack(
         contents |= zip(OOD_FILE_ROLES, arrays, strict=True)
     contents |= golden_files(golden) if golden else {}
     description = classifier_manifest(
-        manifest, files=manifest_files(contents), golden_tolerance=golden.tolerance if golden else None
+        manifest, files=manifest_file_entries(contents), golden_tolerance=golden.tolerance if golden else None
     )
-    return write_pack_of_kind(folder, description=description, contents=contents, key=key)
+    return write_pack_of_kind(folder, manifest=description, contents=contents, key=key)
 
 
 def write_pack_of_kind(
-    folder: Path, *, description: PackManifest, contents: Mapping[str, bytes], key: Ed25519PrivateKey
+    folder: Path, *, manifest: PackManifest, contents: Mapping[str, bytes], key: Ed25519PrivateKey
 ) -> Path:
     """Write and sign a pack of any kind as `folder`/<id>-<version>/, and return that path.
 
@@ -291,11 +291,11 @@ def write_pack_of_kind(
 
     Raises the exceptions of `write_pack`.
     """
-    manifest_bytes = encode_manifest(description)
+    manifest_bytes = encode_manifest(manifest)
     by_name = {file_name_of_role(role): data for role, data in contents.items()}
     by_name |= {MANIFEST_NAME: manifest_bytes, SIGNATURE_NAME: signing.sign(manifest_bytes, key=key)}
-    _refuse_older(folder, description)
-    return write_folder(folder / f"{description.id}-{description.version}", contents=by_name)
+    _refuse_older(folder, manifest)
+    return write_pack_folder(folder / f"{manifest.id}-{manifest.version}", contents=by_name)
 
 
 def golden_files(golden: GoldenVectors) -> dict[str, bytes]:
@@ -303,7 +303,7 @@ def golden_files(golden: GoldenVectors) -> dict[str, bytes]:
     return dict(zip(GOLDEN_FILE_ROLES, [array_to_npy(golden.inputs), array_to_npy(golden.scores)], strict=True))
 
 
-def manifest_files(contents: Mapping[str, bytes]) -> dict[str, PackFile]:
+def manifest_file_entries(contents: Mapping[str, bytes]) -> dict[str, PackFile]:
     """Return a manifest's entries (name, size and SHA-256) for the files of a pack, by role.
 
     contents  content of each file, by role
@@ -326,7 +326,7 @@ def file_name_of_role(role: str) -> str:
     return _FILE_NAMES.get(role, f"{role}.bin")
 
 
-def write_folder(folder: Path, *, contents: Mapping[str, bytes]) -> Path:
+def write_pack_folder(folder: Path, *, contents: Mapping[str, bytes]) -> Path:
     """Write a pack's files to a folder, all or none, and return the folder.
 
     A valid pack in the folder is replaced if it was signed by the same key.
@@ -366,7 +366,7 @@ def require_intact_pack(folder: Path, *, fingerprint: str) -> None:
     pack = read_pack(folder)
     if pack.manifest.fingerprint != fingerprint:
         raise PackProblem(reason("pack_other_signer", there=pack.manifest.fingerprint, here=fingerprint))
-    names = {MANIFEST_NAME, SIGNATURE_NAME, *pack.contents}
+    names = {MANIFEST_NAME, SIGNATURE_NAME, *pack.file_contents}
     for entry in folder.iterdir():
         if entry.name not in names:
             raise PackProblem(reason("pack_not_of_it", name=entry.name))

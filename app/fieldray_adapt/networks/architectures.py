@@ -486,7 +486,7 @@ def _read_pack(
     The convolutions have folded batch normalisation. Without golden images, the last value is None.
     """
     pack = read_pack(folder)
-    require_classifier(pack.manifest.description)
+    require_classifier(pack.manifest.content)
     layers = [layer for layer in specification.layers if layer.kind == "conv" and layer.batch_norm]
     operators = list(read_convolutions(pack.model.files["litert"]))
     pairs = list(zip(layers, operators[:-1], strict=False))  # the last convolution is the head

@@ -62,5 +62,5 @@ def _requires(run: Run) -> tuple[PackRequirement, ...]:
     if run.recipe.lungs is None:
         return ()
     found = read_verified_manifest(run.recipe.lungs)
-    pack_id, version = found.description.id, found.description.version
+    pack_id, version = found.content.id, found.content.version
     return (PackRequirement(kind="lung-fields", id=pack_id, minimum_version=version, key=found.fingerprint),)

@@ -22,7 +22,12 @@ from fieldray.imaging.preprocess import to_network_input
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.manifest import SCHEMA_VERSION, Input, PackManifest
 from fieldray.packs.signing import load_or_create_key
-from fieldray.packs.verified import manifest_files, read_verified_manifest, require_intact_pack, write_pack_of_kind
+from fieldray.packs.verified import (
+    manifest_file_entries,
+    read_verified_manifest,
+    require_intact_pack,
+    write_pack_of_kind,
+)
 from fieldray.typed_json import to_type
 from fieldray_adapt.evaluation.figures import (
     DataDigests,
@@ -91,12 +96,12 @@ def write_recipe_pack(
             fit=spec.fit,
             margin=spec.margin,
         ),
-        files=manifest_files(contents),
+        files=manifest_file_entries(contents),
         **facts,
     )
     with remove_on_failure(recipe.signing_key, recipe.packs_folder):
         key = load_or_create_key(recipe.signing_key)
-        folder = write_pack_of_kind(recipe.packs_folder, description=whole, contents=contents, key=key)
+        folder = write_pack_of_kind(recipe.packs_folder, manifest=whole, contents=contents, key=key)
     return dict(to_builtins(written_pack_facts(folder)))
 
 

@@ -188,7 +188,7 @@ def read_pack(data: bytes, folder: Path) -> str | None:
             _lay(pack, name, kind, bytes.fromhex(content))
         with refusals() as why:
             found = verified.read_pack(pack)
-            holds(all(len(data) < 2**20 for data in found.contents.values()), "more than the files hold")
+            holds(all(len(data) < 2**20 for data in found.file_contents.values()), "more than the files hold")
     if why == ["pack_unreadable"]:
         raise Unforeseen("an error that a pack's door had to turn into a reason")
     return why[0] if why else None

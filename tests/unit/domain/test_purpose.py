@@ -41,7 +41,7 @@ CHILDREN = HeaderRules(ages_years=(1, 5))
 def children() -> Manifest:
     """The manifest of the shipped pack for children."""
     folder = next(builtin_packs_folder().glob("pneumonia-paediatric-*"))
-    return domain_manifest(read_verified_manifest(folder).description)  # type: ignore[arg-type]
+    return domain_manifest(read_verified_manifest(folder).content)  # type: ignore[arg-type]
 
 
 def test_the_purpose_of_a_pack_names_its_patients() -> None:
@@ -111,7 +111,7 @@ def test_images_outside_the_packs_purpose_are_counted() -> None:
 
 @pytest.mark.parametrize("folder", [shipped_packs.CHILDREN, shipped_packs.ADULTS, shipped_packs.TUBERCULOSIS])
 def test_shipped_packs_describe_each_operating_point_in_every_language(folder: Path) -> None:
-    manifest = domain_manifest(read_verified_manifest(folder).description)  # type: ignore[arg-type]
+    manifest = domain_manifest(read_verified_manifest(folder).content)  # type: ignore[arg-type]
     for point in manifest.operating_points:
         parts = class_distributions(manifest, point)
         assert [part.is_from_other_hospital for part in parts] == [False, True][

@@ -109,7 +109,7 @@ def test_writing_a_pack_is_reproducible_and_leaves_no_other_file(tmp_path: Path)
     assert first == _content(make_pack(tmp_path))  # Ed25519 signatures are deterministic
     make_pack(tmp_path, metrics={"auc": 0.95})
     assert [path.name for path in tmp_path.iterdir()] == ["test-chest-1.2.3"]
-    assert read_verified_manifest(tmp_path / "test-chest-1.2.3").description.metrics == {"auc": 0.95}
+    assert read_verified_manifest(tmp_path / "test-chest-1.2.3").content.metrics == {"auc": 0.95}
 
 
 def test_writing_next_to_a_newer_version_keeps_only_the_newer(tmp_path: Path) -> None:

@@ -108,4 +108,4 @@ def test_without_class_counts_no_performance_is_stated() -> None:
 
 @pytest.mark.parametrize("folder", [shipped_packs.CHILDREN, shipped_packs.ADULTS, shipped_packs.TUBERCULOSIS])
 def test_shipped_packs_state_their_performance(folder: Path) -> None:
-    assert performance_of_pack(Translator("uk"), domain_manifest(read_verified_manifest(folder).description))  # type: ignore[arg-type]
+    assert performance_of_pack(Translator("uk"), domain_manifest(read_verified_manifest(folder).content))  # type: ignore[arg-type]
