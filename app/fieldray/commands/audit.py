@@ -217,8 +217,8 @@ def _request(options: argparse.Namespace) -> AuditRequest:
     return AuditRequest(
         label_source=options.labels if options.labels in ("folders", "verdicts") else Path(options.labels),
         positive_classes=tuple(options.positive),
-        columns={name: column for name, column in given.items() if column},
-        label=options.label,
+        column_names={name: column for name, column in given.items() if column},
+        label_code=options.label,
         prevalence=options.prevalence,
         unit=options.by,
         referral_rule=options.refer,

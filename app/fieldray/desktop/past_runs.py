@@ -249,7 +249,7 @@ class AuditController(RunOperations):
         language  code of the PDF's language, such as "en"
         """
         self._background.run_with_services(
-            lambda services: services.auditor.save(folder, report, language=language),
+            lambda services: services.auditor.save_report(folder, report, language=language),
             channel="export",
             done=lambda written: _post_saved(self._board, folder, len(written)),
         )

@@ -76,8 +76,8 @@ class AuditRequest:
 
     label_source: Literal["folders", "verdicts"] | Path
     positive_classes: tuple[str, ...] = ()
-    columns: Mapping[str, str] = field(default_factory=dict)
-    label: str | None = None
+    column_names: Mapping[str, str] = field(default_factory=dict)
+    label_code: str | None = None
     unit: Unit | None = None
     referral_rule: ReferralRule = "above"
     prevalence: float | None = None
@@ -97,7 +97,7 @@ def audit_run(database: Path, pack_in_run: PackOfRun, request: AuditRequest, *, 
     """
     with HistoryQuery(database) as query:
         judged = _PackResults(query, *pack_in_run)
-        label = _label(judged, request.label, model)
+        label = _label(judged, request.label_code, model)
         reference = _reference(judged, request, label)
         cases = list(make_cases(judged.results(), reference, label=label))
         unit = request.unit or ("patient" if any(case.has_known_patient for case in cases) else "image")
@@ -178,7 +178,7 @@ def require_usable_request(request: AuditRequest, paths: Sequence[Path] = ()) ->
     require_valid_prevalence(request.prevalence)
     require_valid_prices(request.prices)
     if isinstance(request.label_source, Path):
-        classes, columns = request.positive_classes, request.columns
+        classes, columns = request.positive_classes, request.column_names
         check_label_table(request.label_source, positive=classes, columns=columns, usual=usual_class_names())
     if paths and request.label_source != "verdicts":
         _labels_of(request, [ref for ref in discover(paths, is_own_report=is_own_report) if not _is_none(ref.problem)])
@@ -257,7 +257,7 @@ class Auditor:
         adopt_local_point(self._points, report, name=name, person=person, model=model, day=today)
         return with_site_points(model, self._points.points_for(model))
 
-    def save(self, folder: Path, report: AuditReport, *, language: str) -> tuple[Path, ...]:
+    def save_report(self, folder: Path, report: AuditReport, *, language: str) -> tuple[Path, ...]:
         """Write an audit report as PDF and JSON into a folder. Returns the paths of the files.
 
         language  code of the report's language, such as "en"
@@ -311,7 +311,7 @@ def _reference(judged: _PackResults, request: AuditRequest, label: str) -> Refer
 def _labels_of(request: AuditRequest, refs: Sequence[ImageRef]) -> ReferenceLabels:
     source, positive, usual = request.label_source, request.positive_classes, usual_class_names()
     if isinstance(source, Path):
-        return labels_from_table(source, refs, positive=positive, columns=request.columns, usual=usual)
+        return labels_from_table(source, refs, positive=positive, columns=request.column_names, usual=usual)
     return labels_from_folders(refs, positive=positive, usual=usual)
 
 

@@ -132,7 +132,7 @@ def test_a_missing_run_result_or_label_is_reported(store: ResultStore, model: Mo
     for run_id, request, said in (
         (99, AuditRequest(label_source="folders"), "Run 99 was not found"),
         (empty, AuditRequest(label_source="folders"), "no results"),
-        (empty, AuditRequest(label_source="folders", label="mass"), "no label mass"),
+        (empty, AuditRequest(label_source="folders", label_code="mass"), "no label mass"),
     ):
         with pytest.raises(UsageProblem, match=said):
             audit_run(store.path, PackOfRun(run_id), request, model=model)
