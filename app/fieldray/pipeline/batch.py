@@ -488,7 +488,7 @@ def make_batch(
     `setups` has one setup for each pack, whose model must be open in `engine`. The end of the run aborts all calls of
     `workers`. A run with the option `watches` ends when cancelled. Raises UsageProblem (watch_no_folder).
     """
-    watch = _watch_of(paths) if options.watches else None
+    watch = _watch_of(paths) if options.watches_folders else None
     statistics, cancelled, noticed = Statistics(), threading.Event(), list[Reason]()
     screen = partial(
         screen_with_packs, workers=workers, engine=engine, observe=statistics.add, is_cancelled=cancelled.is_set

@@ -145,4 +145,4 @@ class BatchOptions:
     as_new_run: bool = False
     keeps_previews: bool = True
     resume_options: ResumeOptions = ResumeOptions()  # noqa: RUF009 - it is frozen
-    watches: bool = False
+    watches_folders: bool = False

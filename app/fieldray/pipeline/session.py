@@ -178,7 +178,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
                     as_new_run=as_new_run,
                     keeps_previews=bool(self._settings["keep_previews"]),
                     resume_options=replace(resume_options, verifies_content=whole),
-                    watches=watches,
+                    watches_folders=watches,
                 ),
             )
             batch.start()  # raises if no thread can be started
