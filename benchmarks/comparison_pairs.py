@@ -93,7 +93,7 @@ def _reader() -> Iterator[Callable[[Path], FramedImage | None]]:
         def read(path: Path) -> FramedImage | None:
             if path not in known:
                 ref = ImageRef(path=path, kind="jpeg", header=ImageHeader())
-                known[path] = read_pair_image(ref, workers=readers, finder=finder).framed_image
+                known[path] = read_pair_image(ref, workers=readers, lung_pack=finder).framed_image
             return known[path]
 
         yield read

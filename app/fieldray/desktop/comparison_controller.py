@@ -126,7 +126,7 @@ class ComparisonController(QObject):
         outcome = row.outcome
 
         def work(services: Services) -> tuple[Outcome, StoredImage | None]:
-            found = services.priors.read(path, outcome)
+            found = services.priors.screen_file(path, outcome)
             stored = services.history.run_query(lambda query: query.find_image(run_id, found.ref)) if run_id else None
             return found, stored
 

@@ -169,7 +169,7 @@ class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
         self._is_wanted = is_wanted
         self._require_wanted()
         with ThreadPoolExecutor(2, thread_name_prefix="comparing") as pool:
-            read = partial(read_pair_image, workers=self.workers, finder=self._finder)
+            read = partial(read_pair_image, workers=self.workers, lung_pack=self._finder)
             first, second = pool.map(read, (prior, current))
         self._require_wanted()
         problem = _problem(first, second)
@@ -201,7 +201,7 @@ class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
         return PairComparison(prior=prior, current=current, problem=ComparisonProblem(reason=why))
 
 
-def read_pair_image(ref: ImageRef, *, workers: WorkerPool, finder: Model) -> PairImage:
+def read_pair_image(ref: ImageRef, *, workers: WorkerPool, lung_pack: Model) -> PairImage:
     """Read one image and find its lungs. The header is checked by the rules of the lung-field pack.
 
     workers  workers that read the image
@@ -211,8 +211,8 @@ def read_pair_image(ref: ImageRef, *, workers: WorkerPool, finder: Model) -> Pai
     """
     if ref.problem:
         return PairImage(ref=ref, problem=ref.problem, could_be_read=ref.problem_is_refusal)
-    question = AnalysisRequest(ref=ref, rules=finder.manifest.accepted, whole_image_input_spec=FRAME_INPUT_SPEC)
-    seen = workers.analyse(question, model=finder)
+    question = AnalysisRequest(ref=ref, rules=lung_pack.manifest.accepted, whole_image_input_spec=FRAME_INPUT_SPEC)
+    seen = workers.analyse(question, model=lung_pack)
     facts, lungs = seen.facts, seen.lungs
     if seen.header is not None:
         ref = replace(ref, kind=seen.kind, header=seen.header)
@@ -274,7 +274,7 @@ def find_single_image(path: Path, *, workers: WorkerPool) -> ImageRef:
 
 
 # Screens an image at the operating point with the given name. Returns None if that is not possible now.
-Screen = Callable[[ImageRef, str | None], Outcome | None]
+ScreenPrior = Callable[[ImageRef, str | None], Outcome | None]
 # Opens a `PairComparer` with its workers and processes, which end with the given stack.
 OpenComparer = Callable[[contextlib.ExitStack], PairComparer]
 
@@ -306,7 +306,9 @@ class PriorFinder:
                    not possible now
     """
 
-    def __init__(self, database: Path, open_comparer: OpenComparer, screen: Screen = lambda _ref, _point: None) -> None:
+    def __init__(
+        self, database: Path, open_comparer: OpenComparer, screen: ScreenPrior = lambda _ref, _point: None
+    ) -> None:
         self._database, self._open_comparer, self._screen = database, open_comparer, screen
         self._ends = contextlib.ExitStack()
         self._comparer: PairComparer | None = None
@@ -330,7 +332,7 @@ class PriorFinder:
         there = tuple(one for one in priors if one.run_id == run_id or os.path.lexists(one.ref.path))
         return StoredPriorImages(images=there, missing_file_count=len(priors) - len(there))
 
-    def read(self, path: Path, current: Outcome) -> Outcome:
+    def screen_file(self, path: Path, current: Outcome) -> Outcome:
         """Read a file that a person chose as prior image, and screen it with the current image's pack.
 
         Returns the outcome.

@@ -109,7 +109,7 @@ def test_a_patient_id_matches_only_itself(tmp_path: Path, priors: PriorFinder, n
 
 def test_a_chosen_file_is_read_with_its_header(tmp_path: Path, priors: PriorFinder) -> None:
     write_dicom(tmp_path / "a.dcm", chest_phantom(160, 128, seed=1, abnormal=False))
-    found = priors.read(tmp_path / "a.dcm", image(tmp_path, "current.dcm", "20240405"))
+    found = priors.screen_file(tmp_path / "a.dcm", image(tmp_path, "current.dcm", "20240405"))
     assert found.ref.kind == "dicom"
     assert found.facts.content_sha256 == ""
     assert found.category == "not_assessed"
@@ -128,7 +128,7 @@ def test_a_chosen_file_is_screened_with_the_current_operating_point(tmp_path: Pa
         raise UsageProblem(reason("operating_point", name="x", known="y"))
 
     made = PriorFinder(tmp_path / "results.sqlite", lambda ends: FakeComparer(), screen)  # type: ignore[arg-type, return-value]
-    categories = [made.read(tmp_path / "a.dcm", current).category for _ in range(3)]
+    categories = [made.screen_file(tmp_path / "a.dcm", current).category for _ in range(3)]
     assert categories == ["abnormal", "not_assessed", "not_assessed"]
     assert asked == ["screening"] * 3
 
@@ -143,9 +143,9 @@ def test_a_chosen_file_without_an_image_is_refused_with_a_reason(tmp_path: Path,
     codes = {"notes.txt": "not_an_image", "empty.dcm": "empty", "folder": "prior_no_image", "a.zip": "prior_in_zip"}
     for name, code in codes.items():
         with raises(InputProblem, code):
-            priors.read(tmp_path / name, current)
+            priors.screen_file(tmp_path / name, current)
     with pytest.raises(UsageProblem):
-        priors.read(tmp_path / "absent.dcm", current)
+        priors.screen_file(tmp_path / "absent.dcm", current)
 
 
 def pair(folder: Path) -> tuple[PriorImage, Outcome]:
