@@ -33,7 +33,7 @@ from fieldray.typed_json import parse_json
 TEST_INTERVAL_DAYS: Final = 30
 # Tolerance of a calibrated score. Scores with one thread and with two were equal to the last digit. With the runtime's
 # other kernels (no XNNPACK) they differed by up to 0.050, on average by 0.002 to 0.015.
-TOLERANCE: Final = 0.06
+SCORE_TOLERANCE: Final = 0.06
 _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
@@ -55,7 +55,7 @@ class ExpectedResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         why, findings = reason_of(outcome), outcome.findings if isinstance(outcome, ScreenedOutcome) else ()
         return cls(outcome.category, why.code if why else "", {one.label: round(one.score, 6) for one in findings})
 
-    def difference(self, other: ExpectedResult) -> float:
+    def largest_score_difference(self, other: ExpectedResult) -> float:
         """Return the largest difference (0..1) between two results' scores, over the labels that both results have."""
         both = self.scores.keys() & other.scores.keys()
         return max((round(abs(self.scores[label] - other.scores[label]), 6) for label in both), default=0.0)
@@ -73,8 +73,10 @@ class ExpectedResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if found is None or (self.code, self.scores.keys()) != (found.code, found.scores.keys()):
             return True
         points = [(score, manifest.point(label)) for label, score in self.scores.items()]
-        is_firm = all(decide(score - TOLERANCE, point) == decide(score + TOLERANCE, point) for score, point in points)
-        return self.difference(found) > TOLERANCE or (is_firm and self.category != found.category)
+        is_firm = all(
+            decide(score - SCORE_TOLERANCE, point) == decide(score + SCORE_TOLERANCE, point) for score, point in points
+        )
+        return self.largest_score_difference(found) > SCORE_TOLERANCE or (is_firm and self.category != found.category)
 
     def __str__(self) -> str:
         return " ".join(filter(None, (self.category, self.code, *(f"{score:.3f}" for score in self.scores.values()))))
@@ -125,7 +127,7 @@ class ConstancyRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             images=self.images,
             different=self.different,
             largest=f"{self.largest:.3f}",
-            limit=f"{TOLERANCE:.2f}",
+            limit=f"{SCORE_TOLERANCE:.2f}",
             due=self.due_date,
         )
 
@@ -164,7 +166,7 @@ class ConstancyRecords:
         late = [reason("constancy_due", due=due)] if due <= datetime.date.today() else []
         return (*(one.summary for one in last.values()), *late)
 
-    def add(self, record: ConstancyRecord, answers: ExpectedResults) -> None:
+    def add(self, record: ConstancyRecord, expected_results: ExpectedResults) -> None:
         """Store the record of a constancy test.
 
         answers  the results of the test, stored only if it is the pack's first test. Later tests then expect these
@@ -172,7 +174,7 @@ class ConstancyRecords:
         """
         with exclusive_writer(self.path):
             known = self.read()
-            first = {**known.answers, record.subject: answers} if record.is_first else known.answers
+            first = {**known.answers, record.subject: expected_results} if record.is_first else known.answers
             kept = ConstancyFile(records=(*known.records, record), answers=first)
             write_atomically(self.path, msgspec.json.format(msgspec.json.encode(kept), indent=1))
 
@@ -194,7 +196,7 @@ def pack_key(model: Model) -> str:
     return f"{model.pack_name} {model.fingerprint or '-'} {model.model_sha256} {lungs}"
 
 
-def shipped_results(path: Path | None = None) -> ConstancyFile:
+def shipped_expected_results(path: Path | None = None) -> ConstancyFile:
     """Return the expected results that ship with the program.
 
     path  path of the file; None for the shipped file. The signature is in a file of this name with the suffix `.sig`
@@ -225,7 +227,7 @@ def run_constancy_test(session: Session, records: ConstancyRecords) -> tuple[Rea
     """
     if (model := session.model) is None:
         raise PackProblem(reason("no_pack"))
-    known, results = {**records.read().answers, **shipped_results().answers}, list[Reason]()
+    known, results = {**records.read().answers, **shipped_expected_results().answers}, list[Reason]()
     try:
         for device in [one for one in reversed(list(BACKENDS)) if not model.files.keys().isdisjoint(one.file_roles)]:
             session.choose_devices(device.name)
@@ -237,7 +239,9 @@ def run_constancy_test(session: Session, records: ConstancyRecords) -> tuple[Rea
             is_first = (of := pack_key(model)) not in known
             wanted = known.setdefault(of, answers)
             other = [name for name in sorted(wanted) if wanted[name].differs_from(answers.get(name), model.manifest)]
-            largest = max(wanted[name].difference(answers[name]) for name in wanted.keys() & answers.keys())
+            largest = max(
+                wanted[name].largest_score_difference(answers[name]) for name in wanted.keys() & answers.keys()
+            )
             record = ConstancyRecord(of, device.name, time.time(), VERSION, len(wanted), len(other), largest, is_first)
             records.add(record, answers)
             said = ({"image": name, "expected": wanted[name], "found": answers.get(name, "-")} for name in other)

@@ -19,14 +19,14 @@ from fieldray.packs.library import PackLibrary
 from fieldray.packs.signing import sign
 from fieldray.paths import asset_path
 from fieldray.pipeline.constancy import (
+    SCORE_TOLERANCE,
     TEST_INTERVAL_DAYS,
-    TOLERANCE,
     ConstancyRecord,
     ConstancyRecords,
     ExpectedResult,
     pack_key,
     run_constancy_test,
-    shipped_results,
+    shipped_expected_results,
 )
 from fieldray.pipeline.session import Session
 from fieldray.reasons import Reason, reason
@@ -82,8 +82,10 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_shipped_pack_has_expected_results_of_its_own_networks(tmp_path: Path) -> None:
     library = PackLibrary(tmp_path)
     models = [library.load(found.folder) for found in library.builtin() if found.can_screen]
-    assert shipped_results().answers.keys() == set(map(pack_key, models))
-    by_pack = [{answer.category for answer in answers.values()} for answers in shipped_results().answers.values()]
+    assert shipped_expected_results().answers.keys() == set(map(pack_key, models))
+    by_pack = [
+        {answer.category for answer in answers.values()} for answers in shipped_expected_results().answers.values()
+    ]
     assert all({"abnormal", "unsure", "read_first", "refused"} <= categories for categories in by_pack)
     assert "normal" in set().union(*by_pack)
 
@@ -91,7 +93,7 @@ def test_every_shipped_pack_has_expected_results_of_its_own_networks(tmp_path: P
 def test_unsigned_or_changed_expected_results_are_refused(tmp_path: Path) -> None:
     for suffix in ("json", "sig"):
         shutil.copy(asset_path(f"constancy.{suffix}"), tmp_path)
-    assert shipped_results(tmp_path / "constancy.json") == shipped_results()
+    assert shipped_expected_results(tmp_path / "constancy.json") == shipped_expected_results()
     content = (tmp_path / "constancy.json").read_bytes()
     changed = content.replace(b'"abnormal": 0.9', b'"abnormal": 0.8', 1)
     assert changed != content
@@ -105,7 +107,7 @@ def test_unsigned_or_changed_expected_results_are_refused(tmp_path: Path) -> Non
 
 def refused(folder: Path) -> None:
     with raises(StorageProblem, "constancy_set"):
-        shipped_results(folder / "constancy.json")
+        shipped_expected_results(folder / "constancy.json")
 
 
 def test_a_shipped_pack_passes_the_constancy_test_here(tmp_path: Path) -> None:
@@ -127,7 +129,7 @@ def test_the_first_results_are_stored_and_later_ones_compared_with_them(tmp_path
     assert (codes(first), records.path.is_file()) == (["constancy_first"], True)
     assert session.devices == ["cpu", None] and dict(first[0].parameters)["images"] == str(IMAGES)
     assert codes(run_constancy_test(session, records)) == ["constancy_passed"]
-    session.answer = lambda ref: of(ref, 0.9 - TOLERANCE - 0.001 * (ref.path.name == "published-normal-1.jpg"))
+    session.answer = lambda ref: of(ref, 0.9 - SCORE_TOLERANCE - 0.001 * (ref.path.name == "published-normal-1.jpg"))
     failed, image = run_constancy_test(session, records)
     assert (failed.code, dict(failed.parameters)["different"]) == ("constancy_failed", "1")
     assert image.text == "children/published-normal-1.jpg: expected result abnormal 0.900, found abnormal 0.839."
@@ -170,11 +172,11 @@ def test_a_result_differs_by_score_reason_or_class() -> None:
         values = {name: getattr(expected, name) for name in ("category", "code", "scores")}
         return expected.differs_from(ExpectedResult(**{**values, **changes}), manifest)
 
-    assert not differs(firm) and not differs(firm, scores={"opacity": 0.9 - TOLERANCE + 1e-6})
-    assert differs(firm, scores={"opacity": 0.9 - TOLERANCE - 1e-6})
+    assert not differs(firm) and not differs(firm, scores={"opacity": 0.9 - SCORE_TOLERANCE + 1e-6})
+    assert differs(firm, scores={"opacity": 0.9 - SCORE_TOLERANCE - 1e-6})
     assert differs(firm, scores={}) and differs(firm, code="left_lung_unseen") and differs(firm, category="normal")
-    near = ExpectedResult(category="normal", code="", scores={"opacity": low - TOLERANCE / 2})
-    assert not differs(near, category="unsure", scores={"opacity": low + TOLERANCE / 4})
+    near = ExpectedResult(category="normal", code="", scores={"opacity": low - SCORE_TOLERANCE / 2})
+    assert not differs(near, category="unsure", scores={"opacity": low + SCORE_TOLERANCE / 4})
     assert firm.differs_from(None, manifest)
     turned = ExpectedResult.from_outcome(RefusedOutcome(ref=screened().ref, reason=reason("rotated")))
     assert (turned.category, turned.code, turned.scores) == ("refused", "rotated", {})
