@@ -294,7 +294,7 @@ def _read(workers: WorkerPool, side: int, result: StoredResult) -> tuple[StoredR
 log = logging.getLogger(__name__)
 
 
-def write_maps(
+def write_heat_maps(
     database: Path,
     pack_in_run: PackOfRun,
     folder: Path,
@@ -379,7 +379,7 @@ class ExportCall:
     formats: tuple[str, ...]
     spec: RunSpec | None
     language: str
-    names_people: bool
+    includes_patient_names: bool
     decimal_comma: bool
     reader: str
     pairs: tuple[ComparisonRecord, ...]
@@ -395,7 +395,7 @@ class ExportResult:
     notes    messages about results that are missing in an output
     """
 
-    written: tuple[Path, ...]
+    written_paths: tuple[Path, ...]
     notes: tuple[Reason, ...]
 
 
@@ -427,7 +427,7 @@ def export_in_child(
         formats=request.formats,
         spec=request.spec,
         language=options.language,
-        names_people=options.names_people,
+        includes_patient_names=options.names_people,
         decimal_comma=options.decimal_comma,
         reader=options.reader,
         pairs=options.pairs,
@@ -440,7 +440,7 @@ def export_in_child(
         remove_unfinished_files(request.folder)  # a killed process leaves incomplete files
     for one in done.notes:
         note(one)
-    return done.written
+    return done.written_paths
 
 
 def _for_reports(model: Model) -> Model:
@@ -471,7 +471,7 @@ def _export(order: ExportCall) -> ExportResult:
         packs=order.packs,
         options=ReportOptions(
             language=order.language,
-            names_people=order.names_people,
+            names_people=order.includes_patient_names,
             decimal_comma=order.decimal_comma,
             reader=order.reader,
             pairs=order.pairs,
@@ -483,7 +483,7 @@ def _export(order: ExportCall) -> ExportResult:
         progress=progress,
         note=notes.append,
     )
-    return ExportResult(written=written, notes=tuple(notes))
+    return ExportResult(written_paths=written, notes=tuple(notes))
 
 
 handle: Final = make_message_handler((EXPORT, _export))

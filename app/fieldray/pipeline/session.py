@@ -311,9 +311,9 @@ class Session(contextlib.AbstractContextManager["Session"]):
 
         Parameters, result and exceptions are those of `pipeline.export.write_maps`.
         """
-        from fieldray.pipeline.export import write_maps  # a slow import
+        from fieldray.pipeline.export import write_heat_maps  # a slow import
 
-        return write_maps(
+        return write_heat_maps(
             self.database, pack_in_run, folder, manifest=pack.manifest, workers=self._working(), progress=progress
         )
 

@@ -14,7 +14,7 @@ from fieldray.domain.finding import ImageFacts, Outcome, ScreenedOutcome
 from fieldray.domain.model import Model
 from fieldray.domain.run import PackOfRun
 from fieldray.errors import UsageProblem, WorkerProblem
-from fieldray.pipeline.export import write_maps
+from fieldray.pipeline.export import write_heat_maps
 from fieldray.reasons import reason
 from fieldray.workers.calls import AnalysisRequest, AnalysisResult
 from fieldray.workers.pool import PoolClosed
@@ -50,7 +50,7 @@ def maps(tmp_path: Path, readers: RereadingReaders, *outcomes: Outcome) -> tuple
     database = tmp_path / "results.sqlite"
     run_id = keep(database, outcomes)
     heard: list[int] = []
-    found = write_maps(
+    found = write_heat_maps(
         database, PackOfRun(run_id), tmp_path / "maps", manifest=tiny_manifest(), workers=readers, progress=heard.append
     )
     assert heard[-1] == len(outcomes)
