@@ -348,7 +348,7 @@ class RunReport:
 
     def _add_maps(self, session: Session, pack_in_run: PackOfRun, pack: PackSummary, folder: Path) -> int:
         total = sum(pack.counts.values())
-        number, missing = session.write_maps(
+        number, missing = session.write_heat_maps(
             pack_in_run, folder, pack=pack.model, progress=lambda done: self._console.show_bar(f"Maps {done}/{total}")
         )
         self._console.print_line(f"Written: {folder} (maps of {number} {'image' if number == 1 else 'images'})")

@@ -229,7 +229,7 @@ def screening_run(
                     resume_options=ResumeOptions(verifies_content=options.verify, reports_each_image=emit is not None),
                     ages_confirmed=options.ages_confirmed,
                     overrides=RefusalOverrides(overrules=options.anyway, turns=options.turn),
-                    watches=watches,
+                    watches_folders=watches,
                 )
                 report.begin(batch.spec, ages_confirmed=options.ages_confirmed)
                 if watches:

@@ -341,7 +341,7 @@ class ScreeningController(QObject):
         self._use(models)
         self._begun = self.background.run_with_services(
             lambda services: services.session.start(
-                intent.paths, operating_point=point, ages_confirmed=ages_confirmed, watches=intent.watches
+                intent.paths, operating_point=point, ages_confirmed=ages_confirmed, watches_folders=intent.watches
             ),
             channel="run",
             failed=self._not_started,

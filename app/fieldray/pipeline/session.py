@@ -143,7 +143,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         resume_options: ResumeOptions = ResumeOptions(),  # noqa: B008 - it is frozen
         ages_confirmed: bool = False,
         overrides: RefusalOverrides = RefusalOverrides(),  # noqa: B008 - it is frozen
-        watches: bool = False,
+        watches_folders: bool = False,
     ) -> Batch:
         """Begin a run and return at once. An unfinished run of an equal request is resumed.
 
@@ -178,7 +178,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
                     as_new_run=as_new_run,
                     keeps_previews=bool(self._settings["keep_previews"]),
                     resume_options=replace(resume_options, verifies_content=whole),
-                    watches_folders=watches,
+                    watches_folders=watches_folders,
                 ),
             )
             batch.start()  # raises if no thread can be started
@@ -304,7 +304,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         except InputProblem as error:
             raise Unreadable(reason("preview_damaged")) from error
 
-    def write_maps(
+    def write_heat_maps(
         self, pack_in_run: PackOfRun, folder: Path, *, pack: Model, progress: Callable[[int], None]
     ) -> tuple[int, int]:
         """Write the heat maps of a pack's results in a run as image files into a folder. Waits for the end.
