@@ -266,7 +266,7 @@ def run_month(options: argparse.Namespace, console: Console) -> int:
     """Run `fieldray history month`: summarise a month. Returns the exit code. Raises UsageProblem, StorageProblem."""
     print_update_notice(console)
     from fieldray.pipeline.constancy import ConstancyRecords
-    from fieldray.pipeline.history import month_blocks, month_title
+    from fieldray.pipeline.history import month_report_blocks, month_report_title
     from fieldray.reports.content import monthly_counts_as_json
     from fieldray.reports.document import console_lines
     from fieldray.translation import Translator
@@ -275,9 +275,11 @@ def run_month(options: argparse.Namespace, console: Console) -> int:
     folder = options.folder.absolute() if options.folder else None
     month = history.monthly_counts(first, ConstancyRecords(data_folder()), folder=folder)
     if not write_json(options.json, monthly_counts_as_json(month), console, kind="json"):
-        console.print_lines((month_title(translator, month), *console_lines(month_blocks(month, translator))))
+        console.print_lines(
+            (month_report_title(translator, month), *console_lines(month_report_blocks(month, translator)))
+        )
     if options.pdf:
-        history.save_month(options.pdf, month, Translator(options.language))
+        history.save_month_report(options.pdf, month, Translator(options.language))
         console.print_line(f"Written: {options.pdf}")
     return 0
 

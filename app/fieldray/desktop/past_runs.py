@@ -154,7 +154,7 @@ class PastRuns(RunOperations):
 
         def save(services: Services) -> None:
             month = services.history.monthly_counts(first, services.constancy)
-            services.history.save_month(folder / f"fieldray-{first:%Y-%m}.pdf", month, translator)
+            services.history.save_month_report(folder / f"fieldray-{first:%Y-%m}.pdf", month, translator)
 
         self._run(save, lambda _: _post_saved(self._board, folder, 1), channel="history")
 

@@ -73,10 +73,10 @@ class History:
         self._lock = threading.Lock()
         self._reading: HistoryQuery | None = None
 
-    def run_query(self, question: Callable[[HistoryQuery], T]) -> T:
-        """Call `question` with a query object that reads the results database, and return what the function returns."""
+    def run_query(self, query_function: Callable[[HistoryQuery], T]) -> T:
+        """Call `query_function` with a query object that reads the results database, and return what the function returns."""
         with HistoryQuery(self._database) as query:
-            return question(query)
+            return query_function(query)
 
     def list_rows(
         self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None = None
@@ -148,7 +148,7 @@ class History:
             return replace(found, manifests=(find_manifest(packs[0]), find_manifest(packs[1])))
 
     def monthly_counts(
-        self, first: datetime.date, constancy: ConstancyRecords, *, folder: Path | None = None
+        self, first_day: datetime.date, constancy: ConstancyRecords, *, folder: Path | None = None
     ) -> MonthlyCounts:
         """Return the counts for the report on one month.
 
@@ -156,15 +156,15 @@ class History:
         constancy  the constancy tests made on this computer
         folder     folder whose images count; None for all images
         """
-        after = (first + datetime.timedelta(days=31)).replace(day=1)
-        since, until = (datetime.datetime.combine(day, datetime.time()).timestamp() for day in (first, after))
+        after = (first_day + datetime.timedelta(days=31)).replace(day=1)
+        since, until = (datetime.datetime.combine(day, datetime.time()).timestamp() for day in (first_day, after))
         tallies = self.run_query(lambda query: query.tallies(since, until, folder=folder))
         specs = {tally.spec.pack_name: tally.spec for tally in tallies}
         manifests = {name: find_manifest(spec) for name, spec in specs.items()}
         checks = tuple(one.summary for one in constancy.read().records if since <= one.at_s < until)
-        return MonthlyCounts(first_day=first, tallies=tallies, manifests=manifests, constancy_results=checks)
+        return MonthlyCounts(first_day=first_day, tallies=tallies, manifests=manifests, constancy_results=checks)
 
-    def save_month(self, path: Path, month: MonthlyCounts, translator: Translator) -> None:
+    def save_month_report(self, path: Path, month: MonthlyCounts, translator: Translator) -> None:
         """Write the report on a month as PDF. Raises UsageProblem, StorageProblem.
 
         path   path of the PDF file
@@ -174,7 +174,7 @@ class History:
         from fieldray.reports.outputs import write_output
         from fieldray.reports.pdf_pages import pdf_of_month
 
-        title, blocks = month_title(translator, month), month_blocks(month, translator)
+        title, blocks = month_report_title(translator, month), month_report_blocks(month, translator)
         write_output(path, is_own_pdf, pdf_of_month(title, blocks, month.first_day, translator))
 
     def plan_deletion(self, run_ids: Sequence[int]) -> DeletionPlan:
@@ -297,12 +297,12 @@ def deletion_sentences(done: DeletionResult) -> tuple[Reason, ...]:
     return tuple(said)
 
 
-def month_title(translator: Translator, month: MonthlyCounts) -> str:
+def month_report_title(translator: Translator, month: MonthlyCounts) -> str:
     """Return the title of the report on a month."""
     return translator.text("Report for the month that begins on {date}", date=format_date(translator, month.first_day))
 
 
-def month_blocks(month: MonthlyCounts, translator: Translator) -> tuple[Block, ...]:
+def month_report_blocks(month: MonthlyCounts, translator: Translator) -> tuple[Block, ...]:
     """Return the parts of the report on a month: the results of each pack, and the constancy tests."""
     blocks: list[Block] = [Paragraph(research_only_notice(translator), "notice")]
     for name, manifest in month.manifests.items():

@@ -22,7 +22,7 @@ from fieldray.domain.history import MonthlyCounts
 from fieldray.domain.run import RunSpec
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.persistence import FileLock, temporary_path
-from fieldray.pipeline.history import month_blocks
+from fieldray.pipeline.history import month_report_blocks
 from fieldray.reasons import reason
 from fieldray.reports.content import monthly_counts_as_json
 from fieldray.reports.document import console_lines
@@ -349,7 +349,7 @@ def test_a_month_states_common_refusals_and_different_operating_points(tmp_path:
             one["images"] for one in json.loads(monthly_counts_as_json(found))["images"] if one["why"] == "age"
         )
         assert refusals == 2
-        return "\n".join(console_lines(month_blocks(found, Translator())))
+        return "\n".join(console_lines(month_report_blocks(found, Translator())))
 
     with ResultStore(tmp_path / "results.sqlite") as store:
         ages = [reason("age", youngest=18, oldest=120, age=age) for age in (3, 16)]
