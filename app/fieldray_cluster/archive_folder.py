@@ -374,7 +374,7 @@ class ArchiveRun:
 
     def finish(self) -> None:
         """Mark the run as finished. Raises StorageProblem (results_lost) if an outcome was not stored."""
-        require_all_stored(self._store, self.run_id, saved=self._saved)
+        require_all_stored(self._store, self.run_id, saved_image_count=self._saved)
         self._store.finish(self.run_id)
 
 

@@ -357,7 +357,7 @@ class Batch:
     def _end(self, store: ResultStore, recorder: RunRecorder) -> None:
         with self._lock:
             self._is_complete = self._end_state == "finished"  # a later cancel has no effect
-        notes, self._pack_notes = recorder.end(store, self._end_state, self.reason)
+        notes, self._pack_notes = recorder.end_run(store, self._end_state, self.reason)
         if self._is_complete:
             self._notes = (*self._ports.search_problems(), *notes)
         elif self._ports.watch:

@@ -72,7 +72,7 @@ def open_store(database: Path, publish: Publish) -> ResultStore:
         return ResultStore(database)
 
 
-def require_all_stored(store: ResultQuery, run_id: int, *, saved: int) -> None:
+def require_all_stored(store: ResultQuery, run_id: int, *, saved_image_count: int) -> None:
     """Require that the database has all images of a run. Raises StorageProblem (results_lost).
 
     saved  the number of images that the run has saved
@@ -82,8 +82,8 @@ def require_all_stored(store: ResultQuery, run_id: int, *, saved: int) -> None:
         found = store.number_of_images(run_id)
     except UsageProblem:
         found = -1
-    if found < saved:
-        raise StorageProblem(reason("results_lost", path=store.path, found=max(found, 0), saved=saved))
+    if found < saved_image_count:
+        raise StorageProblem(reason("results_lost", path=store.path, found=max(found, 0), saved=saved_image_count))
 
 
 _UNLIKE: Final = "unlike_measured"
@@ -131,7 +131,7 @@ class RunRecorder:
             counts.reused_by_sample += len(rows)
         return ResultsTakenOver(run_id=self.run_id, row_ids=rows, result_counts=kinds)
 
-    def end(self, store: ResultStore, state: RunState, why: Reason | None) -> tuple[Notes, tuple[Notes, ...]]:
+    def end_run(self, store: ResultStore, state: RunState, why: Reason | None) -> tuple[Notes, tuple[Notes, ...]]:
         """Store the end of the run, with its state and the reason for a failure.
 
         why  the reason if the run failed, or None
@@ -155,7 +155,7 @@ class RunRecorder:
 
     def require_all_stored(self, store: ResultStore) -> None:
         """Require that the database has all images that this object saved. Raises StorageProblem (results_lost)."""
-        require_all_stored(store, self.run_id, saved=self._saved)
+        require_all_stored(store, self.run_id, saved_image_count=self._saved)
 
     def _count(self, rows: Sequence[int]) -> None:
         new = {row for row in rows if row > self._last_row}  # an image of an earlier pass keeps its row id

@@ -25,7 +25,7 @@ def noted(path: Path, *outcomes: Outcome, of_pack: bool = False) -> list[str]:
         recorder = RunRecorder(SPEC, run_id, last_row=store.last_row_id(), keeps_previews=False, watches=False)
         for outcome in outcomes:
             recorder.save(store, [([outcome], ())])
-        notes, (of_first,) = recorder.end(store, "finished", None)
+        notes, (of_first,) = recorder.end_run(store, "finished", None)
         return [note.text for note in (of_first if of_pack else notes)]
 
 
