@@ -25,7 +25,7 @@ from fieldray.paths import DATABASE_NAME
 from fieldray.pipeline.batch import Batch
 from fieldray.pipeline.batch_ports import BatchPorts, RunPack
 from fieldray.pipeline.run_recorder import open_store
-from fieldray.pipeline.statistics import Statistics
+from fieldray.pipeline.statistics import InferenceStatistics
 from fieldray.store.database import pictures_path
 from fieldray.store.results import ResultQuery
 from fieldray.store.rows import outcome_columns
@@ -122,7 +122,7 @@ class Place:
             screen=lambda ref, _wanted: [stamping.stamped(outcome_of(ref))],
             end_processes=lambda: None,
         )
-        statistics = Statistics(load=lambda: (0.0, 0.0))
+        statistics = InferenceStatistics(load=lambda: (0.0, 0.0))
         return Batch(
             ports, database=self.store, publish=publish, threads=1, as_new_run=as_new_run, statistics=statistics
         )

@@ -31,7 +31,7 @@ from fieldray.inference.engine import Engine
 from fieldray.pipeline.batch_ports import BatchOptions, BatchPorts, RunPack, run_spec
 from fieldray.pipeline.run_recorder import ResultsByContent, ResultsByStamp, RunRecorder, image_events, open_store
 from fieldray.pipeline.screen import screen_with_packs
-from fieldray.pipeline.statistics import RateLimiter, RunSpeed, Statistics
+from fieldray.pipeline.statistics import InferenceStatistics, RateLimiter, RunSpeed
 from fieldray.reasons import Reason, reason
 from fieldray.reports.outputs import is_own_report
 from fieldray.store.bookkeeping import ReusedResults
@@ -89,14 +89,14 @@ class Batch:
         publish: Publish,
         threads: int,
         as_new_run: bool = False,
-        statistics: Statistics | None = None,
+        statistics: InferenceStatistics | None = None,
     ) -> None:
         self._ports = ports
         self._database = database
         self._publish = publish
         self._threads = threads
         self._as_new_run = as_new_run
-        self._statistics = statistics or Statistics()
+        self._statistics = statistics or InferenceStatistics()
         self._room = threading.Semaphore(_UNDER_WAY * threads)
         self._outcomes: queue.SimpleQueue[_ScreenedImage | ReusedResults | None] = (
             queue.SimpleQueue()
@@ -286,13 +286,13 @@ class Batch:
                 done += len(kept)
             self._follow_pause(store, recorder, pace, done)
             if progress.is_due():
-                pace.record(done)
+                pace.record_progress(done)
                 self._publish(self._progress(done, pace))
                 if watch and (news := watch.folder_access_message()):
                     self._enter(self.state, news)
             if speed.is_due():
                 self._publish(self._statistics.speed())
-        pace.record(done)
+        pace.record_progress(done)
         self._publish(self._progress(done, pace))
         self._publish(self._statistics.speed())
 
@@ -489,7 +489,7 @@ def make_batch(
     `workers`. A run with the option `watches` ends when cancelled. Raises UsageProblem (watch_no_folder).
     """
     watch = _watch_of(paths) if options.watches_folders else None
-    statistics, cancelled, noticed = Statistics(), threading.Event(), list[Reason]()
+    statistics, cancelled, noticed = InferenceStatistics(), threading.Event(), list[Reason]()
     screen = partial(
         screen_with_packs, workers=workers, engine=engine, observe=statistics.add, is_cancelled=cancelled.is_set
     )

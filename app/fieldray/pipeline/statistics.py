@@ -24,7 +24,7 @@ _MEMORY_EVERY_S: Final = 2.0  # a measurement takes a hundredth of a second
 
 _CPU_EVERY_S: Final = 0.25  # the system counts in hundredths of a second, so shorter intervals are inexact
 
-Load = tuple[float | None, float]
+LoadMeasurement = tuple[float | None, float]
 
 
 @dataclass(slots=True)
@@ -81,13 +81,13 @@ class _Latencies:
         )
 
 
-class Statistics:
+class InferenceStatistics:
     """Collects the inference times of one run, from any thread.
 
     load  function that returns the load of the computer: CPU percent and memory in MB
     """
 
-    def __init__(self, *, load: Callable[[], Load] | None = None) -> None:
+    def __init__(self, *, load: Callable[[], LoadMeasurement] | None = None) -> None:
         self._load = load or MachineLoad().measure
         self._lock = threading.Lock()
         self._by_backend: dict[BackendName, _Latencies] = {}
@@ -121,7 +121,7 @@ class MachineLoad:
         self._since_s, self._cpu_due_s = self._times(), _CPU_EVERY_S * (psutil.cpu_count() or 1)
         self._cpu_percent: float | None = None
 
-    def measure(self) -> Load:
+    def measure(self) -> LoadMeasurement:
         """Return the CPU load (percent of all cores; None at first) and the memory in MB.
 
         Memory is measured every two seconds. Between measurements, the last value is returned.
@@ -160,18 +160,18 @@ class RunSpeed:
         self._clock = clock
         self._samples: deque[tuple[float, int]] = deque()
 
-    def restart(self, done: int) -> None:
+    def restart(self, done_count: int) -> None:
         """Discard the measured speed, for example after a pause, and measure anew from now on.
 
         done  number of images done so far
         """
         self._samples.clear()
-        self.record(done)
+        self.record_progress(done_count)
 
-    def record(self, done: int) -> None:
-        """Record that `done` images of the run are done at this moment."""
+    def record_progress(self, done_count: int) -> None:
+        """Record that `done_count` images of the run are done at this moment."""
         now = self._clock()
-        self._samples.append((now, done))
+        self._samples.append((now, done_count))
         while len(self._samples) > 2 and self._samples[0][0] < now - _PACE_WINDOW_S:
             self._samples.popleft()
 
@@ -182,10 +182,10 @@ class RunSpeed:
         (start, before), (end, after) = self._samples[0], self._samples[-1]
         return (after - before) / (end - start) if end > start else 0.0
 
-    def remaining_s(self, images: int) -> float | None:
-        """Return the estimated time in seconds for `images` more images; None while the speed is 0."""
+    def remaining_s(self, image_count: int) -> float | None:
+        """Return the estimated time in seconds for `image_count` more images; None while the speed is 0."""
         pace = self.images_per_s()
-        return images / pace if pace > 0 else None
+        return image_count / pace if pace > 0 else None
 
 
 class RateLimiter:

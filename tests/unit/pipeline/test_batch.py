@@ -27,7 +27,7 @@ from fieldray.pipeline.batch import Batch
 from fieldray.pipeline.batch_ports import BatchPorts, RunPack
 from fieldray.pipeline.export import ExportRequest, export_run
 from fieldray.pipeline.screen import screen_image
-from fieldray.pipeline.statistics import Statistics
+from fieldray.pipeline.statistics import InferenceStatistics
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import ReportOptions
 from fieldray.store.database import damage_mark_path
@@ -105,7 +105,7 @@ class Run:
             publish=self.publish,
             threads=2,
             as_new_run=as_new_run,
-            statistics=Statistics(load=lambda: (10.0, 100.0)),
+            statistics=InferenceStatistics(load=lambda: (10.0, 100.0)),
         )
 
     def publish(self, event: Event) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from fieldray.domain.model import BackendName, Prediction
 from fieldray.domain.run import Speed
-from fieldray.pipeline.statistics import MachineLoad, RunSpeed, Statistics
+from fieldray.pipeline.statistics import InferenceStatistics, MachineLoad, RunSpeed
 
 
 def prediction(latency_ms: float, sequence: int, backend: BackendName = "cpu") -> Prediction:
@@ -26,8 +26,8 @@ def prediction(latency_ms: float, sequence: int, backend: BackendName = "cpu") -
     )
 
 
-def statistics() -> Statistics:
-    return Statistics(load=lambda: (50.0, 300.0))
+def statistics() -> InferenceStatistics:
+    return InferenceStatistics(load=lambda: (50.0, 300.0))
 
 
 def test_no_speed_is_stated_before_the_third_image() -> None:
@@ -105,12 +105,12 @@ def test_the_speed_is_of_the_last_seconds() -> None:
     assert (pace.images_per_s(), pace.remaining_s(10)) == (0.0, None)
     for second in range(1, 31):
         now[0] = float(second)
-        pace.record(second * 2 if second <= 15 else 30 + (second - 15) * 4)
+        pace.record_progress(second * 2 if second <= 15 else 30 + (second - 15) * 4)
     # since 20 s: four images per second
     assert pace.images_per_s() == pytest.approx(4)
     assert pace.remaining_s(10) == pytest.approx(2.5)
     now[0] = 1000.0
     pace.restart(90)
     now[0] = 1001.0
-    pace.record(91)
+    pace.record_progress(91)
     assert pace.images_per_s() == pytest.approx(1)
