@@ -143,11 +143,11 @@ INSERT_STAMP_KEY: Final = "INSERT OR IGNORE INTO secrets (purpose, value) VALUES
 SELECT_STAMP_KEY: Final = "SELECT value FROM secrets WHERE purpose = 'stamps'"
 
 # True for results that no later run uses. A failed image is tried again. A patient who was too young may be old enough.
-IS_NEVER_REUSED: Final = "(status = 'failed' OR IFNULL(answers.reason, '') LIKE '[\"born_too_late\"%')"
+NEVER_REUSED_CONDITION: Final = "(status = 'failed' OR IFNULL(answers.reason, '') LIKE '[\"born_too_late\"%')"
 # The images of a run by key, and their results by position of the pack. Results to compute again have no stamp.
 SELECT_STAMPS: Final = f"""
     SELECT images.id, image_key, answers.id AS answer_id, position,
-           CASE WHEN {IS_NEVER_REUSED} THEN NULL ELSE stamp END AS stamp
+           CASE WHEN {NEVER_REUSED_CONDITION} THEN NULL ELSE stamp END AS stamp
     FROM (SELECT id, image_key, stamp FROM images WHERE run_id = ? AND image_key >= ?
           ORDER BY image_key LIMIT ?) AS images
     JOIN answers ON image_id = images.id ORDER BY image_key, position
@@ -566,7 +566,7 @@ class VerdictCarryOver:
 
 
 def store_verdict(
-    execute: Execute, result_id: int, verdict: Verdict | None, *, judged: Outcome, found: Verdict | None
+    execute: Execute, result_id: int, verdict: Verdict | None, *, judged: Outcome, stored_verdict: Verdict | None
 ) -> None:
     """Store a verdict on a result, or withdraw the stored verdict. After a withdrawal the image still counts as read.
 
@@ -577,15 +577,15 @@ def store_verdict(
     """
     columns = {"answer_id": result_id, **verdict_columns(judged, verdict), "given_s": time.time()}
     about = {"answer_id": result_id, "result_hash": columns["result_hash"], "image_key": image_key(judged.ref)}
-    if verdict is None or found == verdict:
+    if verdict is None or stored_verdict == verdict:
         # This makes the transaction write, even if it changes nothing else. A verdict that a full disk refused may
         # still be in the write-ahead log, and would come back after its withdrawal. Only a later write prevents that.
         execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     if verdict is None:
         execute(_WITHDRAW, **about)
-        if found is not None:
+        if stored_verdict is not None:
             store_read_state(execute, result_id, judged=judged, is_read=True)
-    elif found != verdict:
+    elif stored_verdict != verdict:
         execute(_TAKE_BACK, **about)
         marks = ", ".join("?" * len(columns))
         execute(f"INSERT OR REPLACE INTO verdicts ({', '.join(columns)}) VALUES ({marks})", *columns.values())

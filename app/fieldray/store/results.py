@@ -264,7 +264,7 @@ class ResultQuery:
         settings         settings hashes that count as equal; if empty, only the hash of `pack`
         """
         query = f"""{SELECT} WHERE images.content_sha256 = ? AND frame = ? AND model_sha256 = ?
-                    AND settings_hash {_AMONG} AND NOT {bookkeeping.IS_NEVER_REUSED} AND answers.id <= ?
+                    AND settings_hash {_AMONG} AND NOT {bookkeeping.NEVER_REUSED_CONDITION} AND answers.id <= ?
                     ORDER BY answers.id DESC LIMIT 1"""
         equal = json.dumps([*settings] or [pack.settings_hash])
         rows = self._all(query, bytes.fromhex(content_sha256), frame, pack.model_sha256, equal, up_to_result_id)
@@ -556,7 +556,7 @@ class ResultStore(ResultQuery):
             found = self.verdict(result_id, judged)
             if found != verdict and found not in replaceable:
                 return found
-            bookkeeping.store_verdict(self._all, result_id, verdict, judged=judged, found=found)
+            bookkeeping.store_verdict(self._all, result_id, verdict, judged=judged, stored_verdict=found)
             return self.verdict(result_id, judged)
 
     def set_read_state(self, result_id: int, *, judged: Outcome, is_read: bool) -> None:
