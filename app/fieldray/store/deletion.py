@@ -138,9 +138,9 @@ def _delete(
                 delete(connection, plan)
                 _, are_wiped = delete_pictures_except(path, _needed(connection))
             for run_id in plan.run_ids if ends_runs else ():
-                locks.finish(run_id)
+                locks.release_finished_run(run_id)
         finally:
-            locks.release()
+            locks.release_all()
         is_overwritten = vacuum(connection) and are_wiped
     return DeletionResult(
         plan=plan,

@@ -134,7 +134,7 @@ class RunLocks:
             return False
         return True
 
-    def finish(self, run_id: int) -> None:
+    def release_finished_run(self, run_id: int) -> None:
         """Release the lock of a finished run, and delete its lock file.
 
         The caller has committed the state "finished".
@@ -143,7 +143,7 @@ class RunLocks:
         if lock:
             lock.remove()
 
-    def release(self) -> None:
+    def release_all(self) -> None:
         """Release the locks of all runs."""
         for lock in self._held.values():
             lock.release()

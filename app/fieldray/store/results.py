@@ -325,7 +325,7 @@ class ResultStore(ResultQuery):
     def close(self) -> None:
         """Close the connection to the database, and let other programs resume the unfinished runs of this program."""
         super().close()
-        self._locks.release()
+        self._locks.release_all()
 
     def open_run(self, spec: RunSpec, *, as_new_run: bool = False) -> int:
         """Begin a run, or resume the newest unfinished run of an equal request. Returns the id of the run.
@@ -369,7 +369,7 @@ class ResultStore(ResultQuery):
             bookkeeping.copy_verdicts_of_exchanged_files(self._all, run_id)
             self.set_state(run_id, "cancelled" if empty else "finished")
         if not empty:
-            self._locks.finish(run_id)
+            self._locks.release_finished_run(run_id)
         return len(gone)
 
     def mark_moved_images_absent(self, run_id: int, row_id: int) -> set[int]:
