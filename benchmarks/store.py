@@ -25,7 +25,7 @@ from fieldray.domain.run import Verdict
 from fieldray.paths import DATABASE_NAME
 from fieldray.store.database import database_files, open_read_only, pictures_path
 from fieldray.store.deletion import compact
-from fieldray.store.maintenance import backup, check, restore
+from fieldray.store.maintenance import backup, check_database, restore
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.rows import outcome_columns
 
@@ -190,9 +190,9 @@ def _upkeep(folder: Path, model: Model, rows: int, notify: Notify) -> _Upkeep:
         came = act()
         steps.append(TimedStep(name, time.perf_counter() - began_s, what(came)))
 
-    timed("check", lambda: check(path, progress=show), lambda found: f"{found['answers']} results, no damage")
+    timed("check", lambda: check_database(path, progress=show), lambda found: f"{found['answers']} results, no damage")
     copy = folder / "copy"
-    timed("backup", lambda: backup(path, copy, has_pictures=True, progress=show), lambda new: f"{len(new)} files")
+    timed("backup", lambda: backup(path, copy, includes_pictures=True, progress=show), lambda new: f"{len(new)} files")
     timed("compaction", lambda: compact(path), lambda done: f"{done[0] / _KIB**2:.0f} MB less")
     timed("restoring the backup", lambda: restore(path, copy), lambda _: f"{_size(path) / _KIB**2:.0f} MB of results")
     after = _sample(path)

@@ -327,10 +327,10 @@ def run_check(_: argparse.Namespace, console: Console) -> int:
 
     Raises StorageProblem, UsageProblem.
     """
-    from fieldray.store.maintenance import check
+    from fieldray.store.maintenance import check_database
     from fieldray.store.pictures import database_size
 
-    found = check(_store(), progress=lambda share: _show_share(console, "store_checking", share))
+    found = check_database(_store(), progress=lambda share: _show_share(console, "store_checking", share))
     counts = {"results": found["answers"], "verdicts": found["verdicts"], "pictures": found["pictures"]}
     console.print_line(reason("store_whole", size_mb=_megabytes(database_size(_store())), **counts).text)
     return 0
@@ -361,7 +361,7 @@ def run_backup(options: argparse.Namespace, console: Console) -> int:
     written = backup(
         _store(),
         options.folder,
-        has_pictures=not options.without_pictures,
+        includes_pictures=not options.without_pictures,
         progress=lambda share: _show_share(console, "store_copying", share),
     )
     console.print_lines(f"Written: {path}" for path in written)

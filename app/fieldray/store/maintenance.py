@@ -124,7 +124,7 @@ _READ_FROM: Final = {"runs": RUNS_WITH_PACKS, "answers": ANSWERS_WITH_IMAGE}
 # ---- check
 
 
-def check(path: Path, *, progress: ShareCallback) -> Mapping[str, int]:
+def check_database(path: Path, *, progress: ShareCallback) -> Mapping[str, int]:
     """Check the database files for damage, and every row of the results for validity.
 
     Returns the number of rows by kind: "images", "answers", "verdicts", "pictures" and others. Raises StorageProblem
@@ -188,7 +188,7 @@ def _require_whole(connection: sqlite3.Connection) -> None:
 # ---- backup and restore
 
 
-def backup(path: Path, folder: Path, *, has_pictures: bool, progress: ShareCallback) -> tuple[Path, ...]:
+def backup(path: Path, folder: Path, *, includes_pictures: bool, progress: ShareCallback) -> tuple[Path, ...]:
     """Copy the results database, as it is at one moment, into a folder. A backup is possible during a run.
 
     Returns the paths of the files written.
@@ -201,7 +201,7 @@ def backup(path: Path, folder: Path, *, has_pictures: bool, progress: ShareCallb
     """
     if not path.exists():
         raise UsageProblem(reason("store_no_results", path=path))
-    sources = [path, *([pictures_path(path)] if has_pictures and pictures_path(path).exists() else [])]
+    sources = [path, *([pictures_path(path)] if includes_pictures and pictures_path(path).exists() else [])]
     targets = tuple(folder / source.name for source in sources)
     for target in targets:
         if os.path.lexists(target):

@@ -15,7 +15,7 @@ from fieldray.persistence import replace_durably
 from fieldray.store.database import damage_mark_path, pictures_path
 from fieldray.store.deletion import compact, delete_all_pictures, delete_runs
 from fieldray.store.locks import SessionLock, has_viewing_session
-from fieldray.store.maintenance import backup, check, delete_damaged_pictures, repair, restore
+from fieldray.store.maintenance import backup, check_database, delete_damaged_pictures, repair, restore
 from fieldray.store.pictures import database_size
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.work_list import HistoryQuery
@@ -65,12 +65,12 @@ def stored_counts(path: Path) -> tuple[int, int, int]:
 
 def test_a_check_counts_results_verdicts_and_pictures(path: Path) -> None:
     shares: list[float] = []
-    found = check(path, progress=shares.append)
+    found = check_database(path, progress=shares.append)
     assert (found["answers"], found["verdicts"], found["pictures"]) == (COUNT, 1, COUNT)
     assert database_size(path) == sum(file.stat().st_size for file in path.parent.iterdir())
     assert shares and all(0 <= share <= 1 for share in shares)
     delete_all_pictures(path)
-    assert check(path, progress=ignore_progress)["pictures"] == 0
+    assert check_database(path, progress=ignore_progress)["pictures"] == 0
 
 
 def test_a_check_finds_an_index_that_does_not_match_its_table(path: Path) -> None:
@@ -82,17 +82,17 @@ def test_a_check_finds_an_index_that_does_not_match_its_table(path: Path) -> Non
         " WHERE name = 'images_by_content'",
     )
     with raises(StorageProblem, "database_damaged"):
-        check(path, progress=ignore_progress)
+        check_database(path, progress=ignore_progress)
     repair(path)
-    assert check(path, progress=ignore_progress)["answers"] == COUNT
+    assert check_database(path, progress=ignore_progress)["answers"] == COUNT
 
 
 def test_a_check_reports_damaged_pictures(path: Path) -> None:
     pictures_path(path).write_bytes(b"nonsense" * 2000)
     with raises(StorageProblem, "pictures_damaged"):
-        check(path, progress=ignore_progress)
+        check_database(path, progress=ignore_progress)
     assert delete_damaged_pictures(path) is not None
-    assert check(path, progress=ignore_progress)["pictures"] == 0
+    assert check_database(path, progress=ignore_progress)["pictures"] == 0
 
 
 # ---- compact
@@ -110,7 +110,7 @@ def test_compacting_frees_unused_space(path: Path) -> None:
     freed_bytes, is_whole = compact(path)
     assert is_whole
     assert freed_bytes == before - sum(file.stat().st_size for file in path.parent.iterdir()) > 50_000
-    assert check(path, progress=ignore_progress)["pictures"] == 4
+    assert check_database(path, progress=ignore_progress)["pictures"] == 4
 
 
 def test_compacting_during_a_read_reports_that_not_all_space_was_freed(
@@ -150,14 +150,14 @@ def test_a_backup_is_consistent_although_the_run_continues(path: Path, tmp_path:
             shares.append(_)
 
         shares: list[float] = []
-        written = backup(path, tmp_path / "out", has_pictures=True, progress=save_another)
+        written = backup(path, tmp_path / "out", includes_pictures=True, progress=save_another)
         assert written == (tmp_path / "out" / "results.sqlite", tmp_path / "out" / "results.pictures.sqlite")
         assert store.category_counts(run_id) == {"abnormal": len(shares)}
     assert shares[-1] == 1.0
     with HistoryQuery(tmp_path / "out" / "results.sqlite") as copy:
         assert [run.run_id for run in copy.runs()] == [run_id, 1]
         assert (len(list(copy.results(1))), copy.category_counts(run_id)) == (COUNT, {})
-    assert check(tmp_path / "out" / "results.sqlite", progress=ignore_progress)["pictures"] == COUNT
+    assert check_database(tmp_path / "out" / "results.sqlite", progress=ignore_progress)["pictures"] == COUNT
 
 
 def test_a_backup_overwrites_no_file(path: Path, tmp_path: Path) -> None:
@@ -165,20 +165,20 @@ def test_a_backup_overwrites_no_file(path: Path, tmp_path: Path) -> None:
     place.parent.mkdir()
     place.write_bytes(b"mine")
     with pytest.raises(UsageProblem):
-        backup(path, tmp_path / "out", has_pictures=True, progress=ignore_progress)
+        backup(path, tmp_path / "out", includes_pictures=True, progress=ignore_progress)
     assert [file.name for file in place.parent.iterdir()] == [place.name]
-    assert backup(path, tmp_path / "out", has_pictures=False, progress=ignore_progress) == (
+    assert backup(path, tmp_path / "out", includes_pictures=False, progress=ignore_progress) == (
         place.with_name("results.sqlite"),
     )
     assert place.read_bytes() == b"mine"
     with pytest.raises(UsageProblem):
-        backup(tmp_path / "nowhere.sqlite", tmp_path / "out", has_pictures=False, progress=ignore_progress)
+        backup(tmp_path / "nowhere.sqlite", tmp_path / "out", includes_pictures=False, progress=ignore_progress)
 
 
 @pytest.fixture
 def copied(path: Path, tmp_path: Path) -> Path:
     """A folder with a backup of the store."""
-    backup(path, tmp_path / "backup", has_pictures=True, progress=ignore_progress)
+    backup(path, tmp_path / "backup", includes_pictures=True, progress=ignore_progress)
     return tmp_path / "backup"
 
 
@@ -218,7 +218,7 @@ def mark_as_damaged(path: Path) -> None:
     """Make the store contain an invalid verdict, and read it, so that the store is marked as damaged."""
     change(path, "UPDATE verdicts SET choice = 'perhaps'")
     with pytest.raises(StorageProblem):
-        check(path, progress=ignore_progress)
+        check_database(path, progress=ignore_progress)
 
 
 @pytest.mark.parametrize(
@@ -237,14 +237,14 @@ def test_a_restore_replaces_a_damaged_store(path: Path, copied: Path, harm: Call
     assert replaced == (path.with_name("results.damaged-1.sqlite") if before else None)
     assert replaced is None or replaced.read_bytes() == before
     assert not damage_mark_path(path).exists()
-    assert (check(path, progress=ignore_progress)["answers"], repair(path)) == (COUNT, None)
+    assert (check_database(path, progress=ignore_progress)["answers"], repair(path)) == (COUNT, None)
     assert stored_counts(path) == (1, COUNT, 1)
 
 
 def test_a_restore_replaces_damaged_pictures(path: Path, copied: Path) -> None:
     pictures_path(path).write_bytes(b"no pictures" * 2000)
     restore(path, copied)
-    assert (stored_counts(path), check(path, progress=ignore_progress)["pictures"]) == ((1, COUNT, 1), COUNT)
+    assert (stored_counts(path), check_database(path, progress=ignore_progress)["pictures"]) == ((1, COUNT, 1), COUNT)
 
 
 def test_the_log_of_a_deleted_store_is_not_applied_to_the_backup(path: Path, copied: Path) -> None:
@@ -257,7 +257,7 @@ def test_the_log_of_a_deleted_store_is_not_applied_to_the_backup(path: Path, cop
     assert restore(path, copied) is None
     assert path.with_name("results.lost-1.sqlite-wal").read_bytes() == log
     assert stored_counts(path) == (1, COUNT, 1)
-    assert check(path, progress=ignore_progress)["answers"] == COUNT
+    assert check_database(path, progress=ignore_progress)["answers"] == COUNT
 
 
 @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ def test_a_store_opened_during_a_restore_is_the_restored_one(
     restore(path, copied)
     run.join(20)
     assert saved.is_set()
-    assert check(path, progress=ignore_progress)["answers"] == COUNT + 1
+    assert check_database(path, progress=ignore_progress)["answers"] == COUNT + 1
     assert stored_counts(path) == (2, 1, 1)
 
 
@@ -355,7 +355,7 @@ def test_two_restores_at_once_do_not_mix(
     copyfile = shutil.copyfile
     monkeypatch.setattr("fieldray.store.maintenance.shutil.copyfile", again)
     assert restore(new, copied) == new.with_name("results.replaced-1.sqlite")
-    assert check(new, progress=ignore_progress)["answers"] == COUNT
+    assert check_database(new, progress=ignore_progress)["answers"] == COUNT
     assert {file.name for file in new.parent.iterdir()} == {
         "results.sqlite", "results.replaced-1.sqlite", "results.pictures.sqlite"
     }  # fmt: skip
@@ -373,7 +373,7 @@ def test_a_backup_of_a_damaged_store_fails_and_marks_the_damage(
     data[-8192:] = b"\xa5" * 8192
     place.write_bytes(data)
     with pytest.raises(StorageProblem) as problem:
-        backup(path, tmp_path / "out", has_pictures=True, progress=ignore_progress)
+        backup(path, tmp_path / "out", includes_pictures=True, progress=ignore_progress)
     code = "pictures_damaged" if is_of_pictures else "database_damaged"
     assert (problem.value.reason.code, dict(problem.value.reason.parameters)["path"]) == (code, str(place))
     assert damage_mark_path(place).exists()

@@ -26,7 +26,7 @@ from fieldray.settings import Settings
 from fieldray.store import migrations
 from fieldray.store.database import create_database, damage_mark_path
 from fieldray.store.deletion import delete_runs
-from fieldray.store.maintenance import backup, check, repair, restore
+from fieldray.store.maintenance import backup, check_database, repair, restore
 from fieldray.store.opening import open_database
 from fieldray.store.pictures import Pictures
 from fieldray.store.results import ResultQuery, ResultStore
@@ -108,7 +108,7 @@ def test_a_migration_keeps_all_content_and_merges_the_runs_of_one_pass(path: Pat
             assert len(listed.row_ids) == len(images) == query.number_of_images(run_id)
         with closing(Pictures(path)) as pictures:
             assert pictures.preview(bytes.fromhex("b1" * 32), 0)
-    found = check(path, progress=lambda _share: None)
+    found = check_database(path, progress=lambda _share: None)
     assert found["answers"] == sum(len(run["results"]) + len(run["not_present"]) for run in SAID[name]["runs"])
 
 
@@ -209,7 +209,7 @@ def test_a_migration_killed_at_any_moment_continues_at_the_next_start(tmp_path: 
         assert done.returncode == -9, done.stderr
         deaths += 1
     assert deaths > 5
-    assert check(path, progress=lambda _share: None)["answers"] == 13
+    assert check_database(path, progress=lambda _share: None)["answers"] == 13
     assert len(list(path.parent.glob("results.version-11-*.sqlite"))) == 1
     with ResultQuery(path) as query:
         assert len(query.runs()) == 3
@@ -258,7 +258,7 @@ def test_a_restored_backup_of_an_earlier_version_is_migrated(path: Path, tmp_pat
     assert not list(place.parent.glob("*version*"))
     with ResultQuery(place) as query:
         assert len(query.runs()) > 1
-    (saved, *_) = backup(place, tmp_path / "again", has_pictures=True, progress=lambda _share: None)
+    (saved, *_) = backup(place, tmp_path / "again", includes_pictures=True, progress=lambda _share: None)
     assert rows_of(saved, "PRAGMA user_version") == [(SCHEMA_VERSION,)]
 
 

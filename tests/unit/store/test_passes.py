@@ -15,7 +15,7 @@ from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
 from fieldray.store.database import damage_mark_path
 from fieldray.store.deletion import plan_deletion
-from fieldray.store.maintenance import check, repair
+from fieldray.store.maintenance import check_database, repair
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.work_list import HistoryQuery
 from outcomes import failed, image_ref, read_facts, refused, run_spec, screened
@@ -513,7 +513,7 @@ def test_a_read_mark_is_not_counted_as_a_verdict(store: ResultStore, path: Path)
         assert dict(history.summaries()[0].counts_by_verdict) == {"agree": 1}
         assert [brief.verdict for brief in history.result_briefs(run_id)] == [None, "agree"]
     assert plan_deletion(path, [run_id]).verdict_count == 1
-    assert check(path, progress=lambda _: None)["verdicts"] == 1
+    assert check_database(path, progress=lambda _: None)["verdicts"] == 1
     damage_mark_path(path).touch()
     store.close()
     kept = repair(path)

@@ -14,7 +14,7 @@ import pytest
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.store.database import damage_mark_path
 from fieldray.store.deletion import delete_runs
-from fieldray.store.maintenance import check, repair, restore
+from fieldray.store.maintenance import check_database, repair, restore
 from fieldray.store.opening import open_database
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.schema import SCHEMA_VERSION
@@ -231,7 +231,7 @@ def test_invalid_values_are_damage_cannot_be_restored_and_are_repaired(tmp_path:
             store.set_verdict(row_id, AGREE, judged=found)  # the first verdict becomes superseded
         store.finish(run_id)
         store.stamp_key()
-    assert (found_damaged(path), check(path, progress=lambda _share: None)["verdicts"]) == (None, 2)
+    assert (found_damaged(path), check_database(path, progress=lambda _share: None)["verdicts"]) == (None, 2)
     change(path, f"UPDATE {what}")
     (tmp_path / "copy").mkdir()
     shutil.copy(path, tmp_path / "copy")
@@ -242,9 +242,9 @@ def test_invalid_values_are_damage_cannot_be_restored_and_are_repaired(tmp_path:
         assert found_damaged(path) == "database_damaged"
         damage_mark_path(path).unlink()
     with raises(StorageProblem, "database_damaged"):
-        check(path, progress=lambda _share: None)
+        check_database(path, progress=lambda _share: None)
     assert repair(path) is not None
-    check(path, progress=lambda _share: None)
+    check_database(path, progress=lambda _share: None)
     assert found_damaged(path) is None
 
 

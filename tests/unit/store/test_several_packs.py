@@ -12,7 +12,7 @@ from fieldray.domain.history import ResultFilter, ResultOrder
 from fieldray.domain.run import PackOfRun, RunSpec, Verdict
 from fieldray.errors import StorageProblem
 from fieldray.store.bookkeeping import ReusedResults
-from fieldray.store.maintenance import check, repair
+from fieldray.store.maintenance import check_database, repair
 from fieldray.store.results import ResultStore
 from fieldray.store.work_list import HistoryQuery
 from outcomes import image_ref, pack_spec, refused, run_spec, screened
@@ -159,9 +159,9 @@ def test_a_lost_pack_loses_its_results_and_a_lost_first_pack_the_run(store: Resu
     store.close()
     change(path, lost)
     with pytest.raises(StorageProblem):
-        check(path, progress=lambda _share: None)
+        check_database(path, progress=lambda _share: None)
     repair(path)
-    check(path, progress=lambda _share: None)
+    check_database(path, progress=lambda _share: None)
     with HistoryQuery(path) as query:
         kept = [
             [answer.pack_position for answer in image.results]
