@@ -328,11 +328,11 @@ def run_check(_: argparse.Namespace, console: Console) -> int:
     Raises StorageProblem, UsageProblem.
     """
     from fieldray.store.maintenance import check_database
-    from fieldray.store.pictures import database_size
+    from fieldray.store.pictures import database_size_bytes
 
     found = check_database(_store(), progress=lambda share: _show_share(console, "store_checking", share))
     counts = {"results": found["answers"], "verdicts": found["verdicts"], "pictures": found["pictures"]}
-    console.print_line(reason("store_whole", size_mb=_megabytes(database_size(_store())), **counts).text)
+    console.print_line(reason("store_whole", size_mb=_megabytes(database_size_bytes(_store())), **counts).text)
     return 0
 
 

@@ -31,7 +31,7 @@ from fieldray.store.database import (
 )
 from fieldray.store.locks import RunLocks
 from fieldray.store.opening import open_database
-from fieldray.store.pictures import PictureKey, database_size, delete_pictures_except
+from fieldray.store.pictures import PictureKey, database_size_bytes, delete_pictures_except
 from fieldray.store.schema import header_of
 
 # Copies of a verdict on equal results in several runs count as one verdict.
@@ -123,7 +123,7 @@ def _delete(
     confirmed_plan  the plan that a person confirmed, or None
     ends_runs       whether the runs of the plan are deleted, and not only images in them
     """
-    before = database_size(path)
+    before = database_size_bytes(path)
     remove_unfinished_files(path.parent)
     with _connection(path) as connection:
         enable_secure_delete(connection)
@@ -144,7 +144,7 @@ def _delete(
         is_overwritten = vacuum(connection) and are_wiped
     return DeletionResult(
         plan=plan,
-        freed_bytes=before - database_size(path),
+        freed_bytes=before - database_size_bytes(path),
         is_overwritten=is_overwritten,
         remaining_copies=tuple(map(str, _set_aside(path))),
     )
@@ -265,11 +265,11 @@ def compact(path: Path) -> tuple[int, bool]:
     Returns the number of bytes by which the files have shrunk, and whether all space was released. Space is not
     released while another program reads the files, or on a full disk. Raises StorageProblem.
     """
-    before = database_size(path)
+    before = database_size_bytes(path)
     with closing(open_database(path)) as connection, convert_sqlite_errors(path):
         _, are_wiped = delete_pictures_except(path, _needed(connection))
         is_small = vacuum(connection)
-    return before - database_size(path), is_small and are_wiped
+    return before - database_size_bytes(path), is_small and are_wiped
 
 
 def delete_all_pictures(path: Path) -> tuple[int, bool, int]:
@@ -278,8 +278,8 @@ def delete_all_pictures(path: Path) -> tuple[int, bool, int]:
     Returns the number of deleted pictures, whether the file was rebuilt without them (see `vacuum`), and the number of
     bytes by which the files have shrunk. Raises StorageProblem.
     """
-    before = database_size(path)
-    return *delete_pictures_except(path, ()), before - database_size(path)
+    before = database_size_bytes(path)
+    return *delete_pictures_except(path, ()), before - database_size_bytes(path)
 
 
 def _needed(connection: sqlite3.Connection) -> Iterator[PictureKey]:

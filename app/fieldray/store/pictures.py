@@ -58,7 +58,7 @@ PictureRow = tuple[bytes, int, bytes | None, int, bytes | None]
 Thumbnail = NDArray[np.uint8]
 
 
-def database_size(database: Path) -> int:
+def database_size_bytes(database: Path) -> int:
     """Return the size in bytes of a results database and its picture database, including SQLite's additional files."""
     total = 0
     for file in (*database_files(database), *database_files(pictures_path(database))):
@@ -133,7 +133,7 @@ class Pictures:
                 found[content, frame] = pixels
         return found
 
-    def preview(self, content: bytes, frame: int) -> bytes | None:
+    def preview(self, content_sha256: bytes, frame: int) -> bytes | None:
         """Return the preview (JPEG) of an image; None if no valid preview is stored.
 
         content  SHA-256 (32 bytes) of the image file's content
@@ -141,7 +141,7 @@ class Pictures:
         """
         query = """SELECT preview FROM pictures WHERE content_sha256 = ? AND frame = ?
                    AND typeof(preview) = 'blob' AND length(preview) <= ?"""
-        found = self._all(query, (content, frame, _MAX_PREVIEW_BYTES))
+        found = self._all(query, (content_sha256, frame, _MAX_PREVIEW_BYTES))
         return found[0][0] if found else None
 
     def _all(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:

@@ -16,7 +16,7 @@ from fieldray.store.database import damage_mark_path, pictures_path
 from fieldray.store.deletion import compact, delete_all_pictures, delete_runs
 from fieldray.store.locks import SessionLock, has_viewing_session
 from fieldray.store.maintenance import backup, check_database, delete_damaged_pictures, repair, restore
-from fieldray.store.pictures import database_size
+from fieldray.store.pictures import database_size_bytes
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.work_list import HistoryQuery
 from outcomes import image_ref, screened
@@ -67,7 +67,7 @@ def test_a_check_counts_results_verdicts_and_pictures(path: Path) -> None:
     shares: list[float] = []
     found = check_database(path, progress=shares.append)
     assert (found["answers"], found["verdicts"], found["pictures"]) == (COUNT, 1, COUNT)
-    assert database_size(path) == sum(file.stat().st_size for file in path.parent.iterdir())
+    assert database_size_bytes(path) == sum(file.stat().st_size for file in path.parent.iterdir())
     assert shares and all(0 <= share <= 1 for share in shares)
     delete_all_pictures(path)
     assert check_database(path, progress=ignore_progress)["pictures"] == 0
