@@ -220,10 +220,10 @@ class _Bench:
                 for number in range(arrivals):
                     outcome = known[number % _KNOWN]
                     ref = replace(outcome.ref, path=outcome.ref.path.with_name(f"new-{number}.dcm"))
-                    image = store.save(run_id, replace(outcome, ref=ref), spec=spec)
+                    image = store.save_image(run_id, replace(outcome, ref=ref), spec=spec)
                     publish(ImageDone(image=image))
                     time.sleep(max(0.0, began_s + number / _ARRIVALS_PER_S - time.perf_counter()))
-                store.set_state(run_id, "cancelled")
+                store.set_run_state(run_id, "cancelled")
                 publish(RunChanged(run_id=run_id, state="cancelled"))
             spent.set()
 

@@ -64,7 +64,7 @@ class SyntheticRun:
                 images = [([outcome], ()) for outcome in self.outcomes(start, min(start + _IMAGES_PER_SAVE, count))]
                 store.save_all(run_id, images, spec=self.spec)
                 progress(min(start + _IMAGES_PER_SAVE, count))
-            store.set_state(run_id, "cancelled")
+            store.set_run_state(run_id, "cancelled")
         return run_id
 
     def outcomes(self, start: int, end: int) -> Iterator[Outcome]:

@@ -37,7 +37,7 @@ def save_run(
     run_id = store.open_run(spec, as_new_run=as_new_run)
     store.save_all(run_id, [([outcome], ()) for outcome in outcomes], spec=spec)
     if is_over:
-        store.finish(run_id)
+        store.finish_run(run_id)
     return run_id
 
 

@@ -375,7 +375,7 @@ class ArchiveRun:
     def finish(self) -> None:
         """Mark the run as finished. Raises StorageProblem (results_lost) if an outcome was not stored."""
         require_all_stored(self._store, self.run_id, saved_image_count=self._saved)
-        self._store.finish(self.run_id)
+        self._store.finish_run(self.run_id)
 
 
 @contextlib.contextmanager
@@ -403,7 +403,7 @@ def open_archive_run(database: Path, spec: RunSpec, publish: Publish, *, keeps_p
         except BaseException as error:
             why = error.reason if isinstance(error, FieldrayError) else None  # the user cancelled the listing
             with contextlib.suppress(FieldrayError):
-                store.set_state(run.run_id, "failed" if why else "cancelled", reason=why)
+                store.set_run_state(run.run_id, "failed" if why else "cancelled", reason=why)
             raise
 
 

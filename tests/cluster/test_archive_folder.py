@@ -154,8 +154,8 @@ def test_a_run_of_other_paths_is_not_taken_for_that_of_the_archive(tmp_path: Pat
     database, spec = tmp_path / "results.sqlite", run_spec()
     assert not is_merged(database, 1, spec)
     with ResultStore(database) as store:
-        store.save(store.open_run(spec), screened(), spec=spec)
-        store.set_state(1, "finished")
+        store.save_image(store.open_run(spec), screened(), spec=spec)
+        store.set_run_state(1, "finished")
     assert is_merged(database, 1, spec)
     assert not is_merged(database, 1, replace(spec, paths=("/elsewhere",)))
     assert not is_merged(database, 2, spec)

@@ -205,7 +205,7 @@ def save(
 ) -> None:
     """Save the answers of one or several packs for these images, and publish an `ImageDone` event for each image."""
     for answers in zip(outcomes, *others, strict=True):
-        publish(ImageDone(image=store.save(run_id, *answers, spec=spec)))
+        publish(ImageDone(image=store.save_image(run_id, *answers, spec=spec)))
 
 
 def done(row_id: int, outcome: Outcome, *, run_id: int = 1) -> ImageDone:

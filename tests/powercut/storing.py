@@ -23,10 +23,10 @@ def prepare_half(place: Place) -> None:
         run_id = store.open_run(place.spec)
         for ref in place.refs()[: len(NAMES) // 2]:
             outcome = outcome_of(ref)
-            row_id = store.save(run_id, outcome, spec=place.spec).row_id
+            row_id = store.save_image(run_id, outcome, spec=place.spec).row_id
             if ref.path.name == NAMES[0]:
                 store.set_verdict(row_id, _BEFORE, judged=outcome)
-        store.set_state(run_id, "cancelled")
+        store.set_run_state(run_id, "cancelled")
     emitter(place.log_path)("verdict", NAMES[0])
 
 

@@ -219,7 +219,9 @@ class Batch:
 
     def _screen_into(self, store: ResultStore) -> None:
         last_row, last_answer, watches = store.last_row_id(), store.last_result_id(), self._ports.watch is not None
-        has_results = (store.has_results(one.spec, settings=one.reusable_settings_hashes) for one in self._ports.packs)
+        has_results = (
+            store.has_results(one.spec, settings_hashes=one.reusable_settings_hashes) for one in self._ports.packs
+        )
         takes_over = not self._as_new_run and (watches or any(has_results))
         run_id = store.open_run(self.spec, as_new_run=self._as_new_run)
         keeps = self._ports.keeps_previews
@@ -339,7 +341,7 @@ class Batch:
     def _follow_pause(self, store: ResultStore, recorder: RunRecorder, pace: RunSpeed, done: int) -> None:
         wanted: RunState = "running" if self._going.is_set() else "paused"
         if wanted != self.state:
-            store.set_state(recorder.run_id, wanted)
+            store.set_run_state(recorder.run_id, wanted)
             pace.restart(done)
             self._enter(wanted)
 

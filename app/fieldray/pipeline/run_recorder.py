@@ -139,9 +139,9 @@ class RunRecorder:
         Returns the notes on the run, and the notes on the results of each pack.
         """
         if state != "finished":
-            store.set_state(self.run_id, state, reason=why)
+            store.set_run_state(self.run_id, state, reason=why)
             return (), ()
-        missing = store.finish(self.run_id)
+        missing = store.finish_run(self.run_id)
         notes = (reason("not_present", count=missing),) if missing else ()
         return (*self._most_failed(), *notes), tuple(counts.notes for counts in self._packs)
 
@@ -254,7 +254,7 @@ class ResultsByContent:
         with self._lock:
             known = self.query.reusable_outcome(
                 pack.spec,
-                settings=pack.reusable_settings_hashes,
+                settings_hashes=pack.reusable_settings_hashes,
                 content_sha256=content_sha256,
                 frame=ref.frame,
                 up_to_result_id=last,

@@ -73,7 +73,7 @@ T = TypeVar("T")
 _OF_IMAGE = "image_key, images.content_sha256, frame, header, absent_s, pass_number"
 _OF_VERDICT: Final = "choice, note, given_s"
 _AMONG: Final = "IN (SELECT value FROM json_each(?))"
-SELECT = f"""SELECT answers.*, {_OF_IMAGE}, run_packs.spec, {_OF_VERDICT}, verdicts.id IS NOT NULL AS is_read
+SELECT_RESULTS = f"""SELECT answers.*, {_OF_IMAGE}, run_packs.spec, {_OF_VERDICT}, verdicts.id IS NOT NULL AS is_read
              FROM answers JOIN images ON images.id = answers.image_id
              JOIN run_packs ON run_packs.run_id = answers.run_id AND run_packs.position = answers.position
              LEFT JOIN verdicts ON verdicts.answer_id = answers.id
@@ -165,14 +165,14 @@ class ResultQuery:
     def results(self, run_id: int, *, position: int | None = None) -> Iterator[StoredResult]:
         """Yield a run's results in the order of saving: those of the pack at `position`; with None, of all packs."""
         listed = "SELECT id FROM images WHERE run_id = ? AND absent_s IS NULL AND id > ? ORDER BY id LIMIT ?"
-        query, after = f"{SELECT} WHERE image_id IN ({listed}) ORDER BY image_id, answers.position", 0
+        query, after = f"{SELECT_RESULTS} WHERE image_id IN ({listed}) ORDER BY image_id, answers.position", 0
         while found := self._all(query, run_id, after, _BATCH_ROWS):
             yield from self._results([row for row in found if position in (None, row["position"])])
             after = found[-1]["image_id"]
 
     def result(self, result_id: int) -> StoredResult:
         """Return the result with this id. Raises KeyError if there is no such result."""
-        found = self._results(self._all(f"{SELECT} WHERE answers.id = ?", result_id))
+        found = self._results(self._all(f"{SELECT_RESULTS} WHERE answers.id = ?", result_id))
         if not found:
             raise KeyError(result_id)
         return found[0]
@@ -188,7 +188,9 @@ class ResultQuery:
 
         looks_inside  whether a damaged lung mask is detected now, and not only on first access
         """
-        query = f"{SELECT} WHERE image_id IN (SELECT value FROM json_each(?)) ORDER BY image_id, answers.position"
+        query = (
+            f"{SELECT_RESULTS} WHERE image_id IN (SELECT value FROM json_each(?)) ORDER BY image_id, answers.position"
+        )
         of_image = defaultdict[int, list[StoredResult]](list)
         for answer in self._results(self._all(query, json.dumps(row_ids)), looks_inside=looks_inside):
             of_image[answer.row_id].append(answer)
@@ -248,31 +250,37 @@ class ResultQuery:
         """Return the highest row id of a result assigned so far; 0 in an empty database."""
         return int(self._all("SELECT COALESCE(MAX(id), 0) AS last FROM answers")[0]["last"])
 
-    def has_results(self, pack: PackSpec, *, settings: Sequence[str] = ()) -> bool:
-        """Return whether the database has any result of a pack's model. `settings` as in `reusable_outcome`."""
+    def has_results(self, pack: PackSpec, *, settings_hashes: Sequence[str] = ()) -> bool:
+        """Return whether the database has any result of a pack's model. `settings_hashes` as in `reusable_outcome`."""
         query = f"""SELECT 1 FROM run_packs WHERE model_sha256 = ? AND settings_hash {_AMONG} AND EXISTS (
                        SELECT 1 FROM answers
                        WHERE (answers.run_id, answers.position) = (run_packs.run_id, run_packs.position)) LIMIT 1"""
-        return bool(self._all(query, pack.model_sha256, json.dumps([*settings] or [pack.settings_hash])))
+        return bool(self._all(query, pack.model_sha256, json.dumps([*settings_hashes] or [pack.settings_hash])))
 
     def reusable_outcome(
-        self, pack: PackSpec, *, content_sha256: str, frame: int, up_to_result_id: int, settings: Sequence[str] = ()
+        self,
+        pack: PackSpec,
+        *,
+        content_sha256: str,
+        frame: int,
+        up_to_result_id: int,
+        settings_hashes: Sequence[str] = (),
     ) -> Outcome | None:
         """Return the newest stored outcome for a file content, a frame and the model of `pack`; or None.
 
         up_to_result_id  highest row id of a result that is considered
         settings         settings hashes that count as equal; if empty, only the hash of `pack`
         """
-        query = f"""{SELECT} WHERE images.content_sha256 = ? AND frame = ? AND model_sha256 = ?
+        query = f"""{SELECT_RESULTS} WHERE images.content_sha256 = ? AND frame = ? AND model_sha256 = ?
                     AND settings_hash {_AMONG} AND NOT {bookkeeping.NEVER_REUSED_CONDITION} AND answers.id <= ?
                     ORDER BY answers.id DESC LIMIT 1"""
-        equal = json.dumps([*settings] or [pack.settings_hash])
+        equal = json.dumps([*settings_hashes] or [pack.settings_hash])
         rows = self._all(query, bytes.fromhex(content_sha256), frame, pack.model_sha256, equal, up_to_result_id)
         return self._results(rows)[0].outcome if rows else None
 
-    def image_stamps(self, run_id: int, first: bytes, *, limit: int) -> tuple[ImageStamps, ...]:
-        """Return the file stamps of up to `limit` images of a run, by image key, from the key `first` on."""
-        rows = self._convert(with_checked_types, self._all(bookkeeping.SELECT_STAMPS, run_id, first, limit))
+    def image_stamps(self, run_id: int, first_key: bytes, *, limit: int) -> tuple[ImageStamps, ...]:
+        """Return the file stamps of up to `limit` images of a run, by image key, from the key `first_key` on."""
+        rows = self._convert(with_checked_types, self._all(bookkeeping.SELECT_STAMPS, run_id, first_key, limit))
         images = [list(found) for _, found in itertools.groupby(rows, itemgetter("id"))]
         return tuple(
             ImageStamps(
@@ -341,7 +349,7 @@ class ResultStore(ResultQuery):
             is_open = newest and newest[0]["state"] != "finished" and not as_new_run
             if is_open and self._locks.hold(run_id := int(newest[0]["id"])):
                 self._all("UPDATE runs SET pass_number = pass_number + 1 WHERE id = ?", run_id)
-                self.set_state(run_id, "running")
+                self.set_run_state(run_id, "running")
                 return run_id
             query = """INSERT INTO runs (request_key, spec, state, started_s)
                        VALUES (?, ?, 'running', ?) RETURNING id"""
@@ -353,7 +361,7 @@ class ResultStore(ResultQuery):
             self._locks.hold(run_id)
             return run_id
 
-    def finish(self, run_id: int) -> int:
+    def finish_run(self, run_id: int) -> int:
         """Finish a run that has seen all images. Returns the number of images that are no longer present.
 
         Images in an unreadable folder or zip file keep their state. If a path of the run now has no image, its drive is
@@ -367,7 +375,7 @@ class ResultStore(ResultQuery):
             gone = bookkeeping.absent_image_ids(rows, empty) | moved
             bookkeeping.mark_absent(self._all, run_id, gone)
             bookkeeping.copy_verdicts_of_exchanged_files(self._all, run_id)
-            self.set_state(run_id, "cancelled" if empty else "finished")
+            self.set_run_state(run_id, "cancelled" if empty else "finished")
         if not empty:
             self._locks.release_finished_run(run_id)
         return len(gone)
@@ -385,13 +393,13 @@ class ResultStore(ResultQuery):
             bookkeeping.copy_verdicts_of_exchanged_files(self._all, run_id, row_id)
         return moved
 
-    def set_state(self, run_id: int, state: RunState, *, reason: Reason | None = None) -> None:
+    def set_run_state(self, run_id: int, state: RunState, *, reason: Reason | None = None) -> None:
         """Store a run's state. Any state but "running" and "paused" also stores now as the end of the run."""
         ended_s = None if state in ("running", "paused") else time.time()
         why = reason_text(reason) if reason else None
         self._all("UPDATE runs SET state = ?, reason = ?, ended_s = ? WHERE id = ?", state, why, ended_s, run_id)
 
-    def save(
+    def save_image(
         self,
         run_id: int,
         *answers: Outcome,

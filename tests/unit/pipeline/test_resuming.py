@@ -238,7 +238,7 @@ def test_overruled_results_are_reused_in_the_same_and_later_runs(images: Path, v
     side = reason("view", view="LL")
     wished = replace(was, ref=replace(was.ref, turn=Correction(90)), notes=(reason("screened_anyway"), side))
     with ResultStore(first.database) as store:
-        store.save(first.batch.run_id, wished, spec=first.batch.spec)
+        store.save_image(first.batch.run_id, wished, spec=first.batch.spec)
     for number in (first.batch.run_id, first.batch.run_id + 1):
         again = Run(images, resume_options=ResumeOptions(verifies_content=verifies))
         assert again.batch.run_id == number
@@ -299,7 +299,7 @@ def test_a_missing_image_that_is_back_is_listed_again(images: Path) -> None:
     (images / "image-000.png").rename(away)
     finished = Run(images)
     with ResultStore(finished.database) as store:
-        store.set_state(finished.batch.run_id, "cancelled")
+        store.set_run_state(finished.batch.run_id, "cancelled")
     away.rename(images / "image-000.png")
     again = Run(images)
     assert again.batch.run_id == finished.batch.run_id

@@ -141,7 +141,7 @@ def test_a_store_that_was_removed_is_noticed_before_a_save_is_confirmed(path: Pa
     with ResultStore(path) as store:
         run_id = store.open_run(SPEC, as_new_run=True)
         outcome = screened(image_ref("b.dcm"))
-        row_id = store.save(run_id, outcome, spec=SPEC).row_id
+        row_id = store.save_image(run_id, outcome, spec=SPEC).row_id
         if event == "removed":
             path.unlink()
         elif event == "replaced":
@@ -151,9 +151,9 @@ def test_a_store_that_was_removed_is_noticed_before_a_save_is_confirmed(path: Pa
             if event == "replaced by a link":
                 path.symlink_to(tmp_path / "elsewhere")
         for act in (
-            lambda: store.save(run_id, screened(image_ref("new.dcm")), spec=SPEC),
+            lambda: store.save_image(run_id, screened(image_ref("new.dcm")), spec=SPEC),
             lambda: store.set_verdict(row_id, Verdict(choice="agree"), judged=outcome),
-            lambda: store.finish(run_id),
+            lambda: store.finish_run(run_id),
         ):
             with raises(StorageProblem, "store_gone"):
                 act()

@@ -92,7 +92,7 @@ def test_notes_on_image_quality_are_counted_by_day(store: ResultStore) -> None:
 
 def test_missing_images_are_counted_separately(store: ResultStore) -> None:
     run_id = save_run(store, image("a"), image("b"))
-    store.set_state(run_id, "cancelled")
+    store.set_run_state(run_id, "cancelled")
     assert save_run(store, image("a"), is_over=True) == run_id
     with HistoryQuery(store.path) as query:
         (summary,) = query.summaries()
@@ -146,7 +146,7 @@ def test_an_invalid_preview_counts_as_missing(store: ResultStore, path: Path, ke
 
 @pytest.mark.parametrize("harm", ["thumbnail = x'010203'", "thumbnail = 7", "thumbnail_columns = 'x'", "frame = 9"])
 def test_a_damaged_thumbnail_does_not_affect_its_result(store: ResultStore, harm: str) -> None:
-    row_id = store.save(store.open_run(SPEC), image("a"), spec=SPEC).row_id
+    row_id = store.save_image(store.open_run(SPEC), image("a"), spec=SPEC).row_id
     assert store.result(row_id).outcome.facts.thumbnail is not None
     change(pictures_path(store.path), f"UPDATE pictures SET {harm}")
     outcome = store.result(row_id).outcome
@@ -227,7 +227,7 @@ def test_a_run_in_use_prevents_the_deletion_of_all_chosen_runs(store: ResultStor
     assert problem.value.reason.code == "history_in_use"
     assert dict(problem.value.reason.parameters)["process"] == str(os.getpid())
     assert {run.run_id for run in store.runs()} == {done, under_way}
-    store.set_state(under_way, "cancelled")
+    store.set_run_state(under_way, "cancelled")
     store.close()  # releases the run, which may then be resumed
     assert delete_runs(path, [done, under_way]).plan.result_count == 2
     assert list(path.parent.glob("*.lock")) == []

@@ -35,10 +35,10 @@ def add(store: ResultStore, contents: str = "0123456789abcdef") -> int:
     run_id = store.open_run(SPEC, as_new_run=True)
     for content in contents:
         outcome = image(f"{content}.dcm", content, preview=b"JPEG of a patient " * 300)
-        row_id = store.save(run_id, outcome, spec=SPEC).row_id
+        row_id = store.save_image(run_id, outcome, spec=SPEC).row_id
         if content == contents[0]:
             store.set_verdict(row_id, AGREE, judged=outcome)
-    store.finish(run_id)
+    store.finish_run(run_id)
     return run_id
 
 
@@ -146,7 +146,7 @@ def test_a_backup_is_consistent_although_the_run_continues(path: Path, tmp_path:
         run_id = store.open_run(SPEC, as_new_run=True)
 
         def save_another(_: float) -> None:
-            store.save(run_id, screened(image_ref(f"{len(shares)}.dcm")), spec=SPEC)
+            store.save_image(run_id, screened(image_ref(f"{len(shares)}.dcm")), spec=SPEC)
             shares.append(_)
 
         shares: list[float] = []

@@ -157,7 +157,7 @@ def test_a_verdict_of_an_old_store_is_kept_in_a_new_run(tmp_path: Path) -> None:
     with ResultStore(path) as store:
         judged = store.result(1)
         spec = store.run(judged.run_id).spec
-        image = store.save(store.open_run(spec, as_new_run=True), judged.outcome, spec=spec, resumed=[0])
+        image = store.save_image(store.open_run(spec, as_new_run=True), judged.outcome, spec=spec, resumed=[0])
         assert image.most_urgent_result.verdict == judged.verdict is not None
         assert image.row_id > 20
 

@@ -36,7 +36,7 @@ def test_images_missing_in_a_completed_run_are_marked_and_not_listed(store: Resu
     save_run(store, image("kept.dcm", "a"), image("renamed.dcm", "b"), image("deleted.dcm", "d"))
     run_id = save_run(store, image("kept.dcm", "a"), image("new name.dcm", "b"))
     assert names(store, run_id) == {"kept.dcm", "renamed.dcm", "deleted.dcm", "new name.dcm"}  # it may still be found
-    assert store.finish(run_id) == 2
+    assert store.finish_run(run_id) == 2
     assert names(store, run_id) == {"kept.dcm", "new name.dcm"}
     assert store.absent_images(run_id) == tuple(str(Path("/images") / name) for name in ("renamed.dcm", "deleted.dcm"))
     assert store.run(run_id).state == "finished"
@@ -45,10 +45,10 @@ def test_images_missing_in_a_completed_run_are_marked_and_not_listed(store: Resu
 def test_an_interrupted_run_marks_no_image_as_missing(store: ResultStore) -> None:
     save_run(store, image("a.dcm", "a"), image("b.dcm", "b"))
     run_id = save_run(store, image("a.dcm", "a"))
-    store.set_state(run_id, "cancelled")
+    store.set_run_state(run_id, "cancelled")
     assert names(store, run_id) == {"a.dcm", "b.dcm"}
     assert save_run(store, image("b.dcm", "b")) == run_id
-    assert store.finish(run_id) == 1
+    assert store.finish_run(run_id) == 1
     assert names(store, run_id) == {"b.dcm"}
 
 
@@ -56,7 +56,7 @@ def test_images_in_an_unreadable_folder_stay_listed(store: ResultStore) -> None:
     save_run(store, image("a/1.dcm"), image("a/b/2.dcm"), image("ab/3.dcm"), image("4.dcm"))
     unread = dataclasses.replace(failed(image_ref("a")), stage="discover", reason=reason("no_permission"))
     run_id = save_run(store, unread, image("4.dcm"))
-    assert store.finish(run_id) == 1
+    assert store.finish_run(run_id) == 1
     assert names(store, run_id) == {"a", "1.dcm", "2.dcm", "4.dcm"}
 
 
@@ -66,7 +66,7 @@ def test_members_of_an_unreadable_zip_stay_listed(store: ResultStore) -> None:
     save_run(store, *members, dataclasses.replace(image("frames.dcm"), ref=several), image("4.dcm", "d"))
     unread = [dataclasses.replace(failed(image_ref(name)), stage="discover") for name in ("a.zip", "frames.dcm")]
     run_id = save_run(store, *unread, image("4.dcm", "d"))
-    assert store.finish(run_id) == 1
+    assert store.finish_run(run_id) == 1
     assert store.absent_images(run_id) == (several.key,)  # a damaged file has no frames left
 
 
@@ -74,7 +74,7 @@ def test_members_removed_from_a_zip_are_missing_despite_duplicate_names(store: R
     save_run(store, dataclasses.replace(image("a.zip"), ref=image_ref("a.zip", member="1.dcm")))
     doubled = reason("double_members", count=1, file="2.dcm")
     outcome = dataclasses.replace(failed(image_ref("a.zip")), stage="discover", reason=doubled)
-    assert store.finish(save_run(store, outcome)) == 1
+    assert store.finish_run(save_run(store, outcome)) == 1
 
 
 def test_images_of_a_path_without_any_files_are_not_marked_as_missing(store: ResultStore) -> None:
@@ -87,7 +87,7 @@ def test_images_of_a_path_without_any_files_are_not_marked_as_missing(store: Res
             row = next(store.results(run_id))
             store.set_verdict(row.row_id, AGREE, judged=row.outcome)
             continue
-        assert store.finish(run_id) == gone
+        assert store.finish_run(run_id) == gone
         assert store.run(run_id).state == state
         assert names(store, run_id) == {"1.dcm", "2.dcm"}
         assert [result.verdict for result in store.results(run_id)] == [AGREE, None]
@@ -109,7 +109,7 @@ def test_an_image_moved_during_a_run_is_listed_once_with_its_verdict(
     row, moved, *_ = store.results(run_id)
     store.set_verdict(row.row_id, AGREE, judged=row.outcome)
     if is_over:
-        assert store.finish(run_id) == 1
+        assert store.finish_run(run_id) == 1
     else:
         store.mark_moved_images_absent(run_id, moved.row_id)
     assert names(store, run_id) == {"moved.dcm", "twin.dcm", "also.dcm"}
@@ -132,28 +132,28 @@ def test_verdicts_follow_their_images_when_two_files_exchange_names(
     row = next(store.results(run_id))
     store.set_verdict(row.row_id, AGREE, judged=row.outcome)
     if where == "next run":
-        store.finish(run_id)
+        store.finish_run(run_id)
     exchanged = save_run(store, *images("ba"))
     assert (exchanged == run_id) is (where != "next run")
     if where == "watched":
         for saved in list(store.results(run_id)):
             store.mark_moved_images_absent(run_id, saved.row_id)
     else:
-        store.finish(exchanged)
+        store.finish_run(exchanged)
     assert verdicts(store, exchanged) == [None, AGREE]
     _, moved = store.results(exchanged)
     store.set_verdict(moved.row_id, DISAGREE, judged=moved.outcome, replaceable=[AGREE])
-    store.finish(exchanged)
+    store.finish_run(exchanged)
     assert verdicts(store, exchanged) == [None, DISAGREE]
     store.set_verdict(moved.row_id, None, judged=moved.outcome, replaceable=[DISAGREE])
-    store.finish(exchanged)
+    store.finish_run(exchanged)
     assert verdicts(store, exchanged) == [None, None]
 
 
 def test_the_result_of_a_missing_image_is_found_by_its_content(store: ResultStore) -> None:
     save_run(store, image("a.dcm", "a"))
     run_id = save_run(store, image("b.dcm", "b"))
-    assert store.finish(run_id) == 1
+    assert store.finish_run(run_id) == 1
     last = store.last_result_id()
     assert store.reusable_outcome(SPEC.packs[0], content_sha256="a" * 64, frame=0, up_to_result_id=last) is not None
 
@@ -162,11 +162,11 @@ def test_a_run_without_any_file_marks_nothing_as_missing(store: ResultStore) -> 
     """The folder is the empty mount point of a removed drive."""
     save_run(store, image("a.dcm", "a"))
     run_id = save_run(store)
-    assert store.finish(run_id) == 0
+    assert store.finish_run(run_id) == 0
     assert store.run(run_id).state == "cancelled"
     assert names(store, run_id) == {"a.dcm"}
     assert save_run(store, image("a.dcm", "a")) == run_id
-    assert store.finish(run_id) == 0
+    assert store.finish_run(run_id) == 0
     assert store.run(run_id).state == "finished"
 
 
@@ -185,7 +185,7 @@ def test_similar_names_of_files_members_and_frames_have_separate_rows(store: Res
     run_id = save_run(store, *outcomes, image("not-unicode-\udcff.dcm"))
     assert len(list(store.results(run_id))) == len(refs) + 1
     save_run(store, image("new.dcm"))
-    store.finish(run_id)
+    store.finish_run(run_id)
     assert store.absent_images(run_id) == (*(ref.key for ref in refs), image_ref("not-unicode-\udcff.dcm").key)
 
 
@@ -252,7 +252,7 @@ def test_the_verdict_on_a_deleted_image_is_kept(store: ResultStore) -> None:
     row, _ = store.results(run_id)
     store.set_verdict(row.row_id, AGREE, judged=row.outcome)
     save_run(store, image("b.dcm", "b"))
-    store.finish(run_id)
+    store.finish_run(run_id)
     (earlier,) = store.superseded_verdicts(run_id)
     assert (earlier.image_key, earlier.verdict) == (image_ref("a.dcm").key, AGREE)
     assert store.result(row.row_id).verdict == AGREE
@@ -263,7 +263,7 @@ def test_a_verdict_follows_its_renamed_image(store: ResultStore) -> None:
     for row in store.results(run_id):
         store.set_verdict(row.row_id, AGREE, judged=row.outcome)
     save_run(store, image("new.dcm", "a"), image("b.dcm", "d"))
-    store.finish(run_id)
+    store.finish_run(run_id)
     verdicts = {result.outcome.ref.path.name: result.verdict for result in store.results(run_id)}
     assert verdicts == {"new.dcm": AGREE, "b.dcm": None}
 
@@ -277,7 +277,7 @@ def judged_run(store: ResultStore, outcome: Outcome, verdict: Verdict | None = A
     if verdict:
         (row,) = store.results(run_id)
         store.set_verdict(row.row_id, verdict, judged=row.outcome, replaceable=[row.verdict])
-    store.finish(run_id)
+    store.finish_run(run_id)
     return run_id
 
 
@@ -291,7 +291,7 @@ def test_a_verdict_is_taken_over_by_a_new_run_with_the_same_result(store: Result
     second = save_run(store, judged, image("b.dcm", "b"))
     assert verdicts(store, second) == [AGREE, None]
     assert store.superseded_verdicts(second) == ()
-    store.finish(second)
+    store.finish_run(second)
     judged_run(store, judged, DISAGREE)
     assert verdicts(store, save_run(store, judged)) == [DISAGREE]  # the newest verdict
 
@@ -338,11 +338,11 @@ def test_a_withdrawn_verdict_does_not_come_back(last: Verdict, store: ResultStor
     assert row.verdict == AGREE
     for verdict, before in ((last, AGREE), (None, last)):
         store.set_verdict(row.row_id, verdict, judged=row.outcome, replaceable=[before])
-    store.finish(second)
+    store.finish_run(second)
     for name in ("old.dcm", "new.dcm"):
         third = save_run(store, image(name, "a"))
         assert (verdicts(store, third), store.superseded_verdicts(third)) == ([None], ())
-        store.finish(third)
+        store.finish_run(third)
 
 
 def test_a_verdict_on_another_image_than_the_rows_is_refused(store: ResultStore) -> None:
@@ -361,7 +361,7 @@ def test_a_snapshot_shows_no_later_results(store: ResultStore) -> None:
     with ResultQuery(store.path) as query:
         with query.snapshot():
             assert names(query, run_id) == {"a.dcm"}
-            store.save(run_id, image("b.dcm", "b"), spec=SPEC)
+            store.save_image(run_id, image("b.dcm", "b"), spec=SPEC)
             assert names(query, run_id) == {"a.dcm"}
         assert names(query, run_id) == {"a.dcm", "b.dcm"}
 
@@ -393,9 +393,9 @@ def test_a_run_of_another_program_is_not_resumed(store: ResultStore) -> None:
         assert other != first
         assert second.other_process == str(os.getpid())
         assert second.open_run(SPEC) == other
-        second.set_state(other, "cancelled")
+        second.set_run_state(other, "cancelled")
     assert (store.run(first).state, store.other_process) == ("running", None)
-    store.finish(first)
+    store.finish_run(first)
     assert store.run(first).state == "finished"
     with ResultStore(store.path) as third:  # the newest run that no program works on is resumed
         assert third.open_run(SPEC) == other
@@ -404,10 +404,10 @@ def test_a_run_of_another_program_is_not_resumed(store: ResultStore) -> None:
 
 def test_the_lock_of_a_finished_run_is_deleted_and_of_an_interrupted_one_released(store: ResultStore) -> None:
     first = store.open_run(SPEC)
-    store.finish(first)
+    store.finish_run(first)
     assert list(store.path.parent.glob("*.lock")) == []
     second = store.open_run(SPEC)
-    store.set_state(second, "cancelled")
+    store.set_run_state(second, "cancelled")
     store.close()
     with ResultStore(store.path) as again:
         assert again.open_run(SPEC) == second
@@ -423,7 +423,7 @@ def test_a_fresh_run_of_the_same_request_leaves_the_active_one(store: ResultStor
 def test_a_withdrawal_is_written_even_without_a_stored_verdict(store: ResultStore) -> None:
     """A verdict that a full disk refused may remain in the log, and would come back unless it is overwritten."""
     run_id = store.open_run(SPEC)
-    row_id = store.save(run_id, judged := screened(image_ref("a.dcm")), spec=SPEC).row_id
+    row_id = store.save_image(run_id, judged := screened(image_ref("a.dcm")), spec=SPEC).row_id
     log = store.path.with_name(f"{store.path.name}-wal")
     before = log.read_bytes()
     store.set_verdict(row_id, None, judged=judged)
@@ -435,7 +435,7 @@ def test_a_verdict_given_during_a_later_run_is_in_that_run_too(store: ResultStor
     early, late = image("a.dcm", "a"), image("b.dcm", "b")
     save_run(store, early, late)
     rows = list(store.results(1))
-    store.finish(1)
+    store.finish_run(1)
     later = save_run(store, early)
     with ResultStore(path) as other:
         for row in rows:
@@ -477,7 +477,7 @@ def test_the_read_mark_is_taken_over_with_the_same_result_only(store: ResultStor
     first = save_run(store, image("a.dcm", "a"), image("b.dcm", "b"), image("d.dcm", "d"))
     for row_id, name, content in ((1, "a.dcm", "a"), (2, "b.dcm", "b")):
         store.set_read_state(row_id, judged=image(name, content), is_read=True)
-    store.finish(first)
+    store.finish_run(first)
     second = save_run(store, image("a.dcm", "a"), image("b.dcm", "e"), image("d.dcm", "d"))
     assert (read_in(store, first), read_in(store, second)) == ([True, True, False], [True, False, False])
     store.set_read_state(4, judged=image("a.dcm", "a"), is_read=False)
@@ -489,7 +489,7 @@ def test_the_read_mark_is_taken_over_with_the_same_result_only(store: ResultStor
 
 def test_a_verdict_takes_precedence_over_a_read_mark(store: ResultStore) -> None:
     first = save_run(store, image("a.dcm", "a"))
-    store.finish(first)
+    store.finish_run(first)
     second = save_run(store, image("a.dcm", "a"))
     store.set_read_state(2, judged=image("a.dcm", "a"), is_read=True)
     assert store.set_verdict(1, AGREE, judged=image("a.dcm", "a")) == AGREE  # another window, on the previous run
@@ -497,7 +497,7 @@ def test_a_verdict_takes_precedence_over_a_read_mark(store: ResultStore) -> None
     store.set_read_state(2, judged=image("a.dcm", "a"), is_read=True)
     store.set_read_state(2, judged=image("a.dcm", "a"), is_read=False)
     assert (store.result(2).verdict, store.result(2).is_read) == (AGREE, True)
-    store.finish(second)
+    store.finish_run(second)
     store.set_verdict(2, None, judged=image("a.dcm", "a"), replaceable=[AGREE])
     assert (store.result(2).verdict, store.result(2).is_read) == (None, True)  # the read mark stays
     third = save_run(store, image("a.dcm", "a"))
@@ -508,7 +508,7 @@ def test_a_read_mark_is_not_counted_as_a_verdict(store: ResultStore, path: Path)
     run_id = save_run(store, image("a.dcm", "a"), image("b.dcm", "b"))
     store.set_read_state(1, judged=image("a.dcm", "a"), is_read=True)
     store.set_verdict(2, AGREE, judged=image("b.dcm", "b"))
-    store.finish(run_id)
+    store.finish_run(run_id)
     with HistoryQuery(path) as history:
         assert dict(history.summaries()[0].counts_by_verdict) == {"agree": 1}
         assert [brief.verdict for brief in history.result_briefs(run_id)] == [None, "agree"]
@@ -526,7 +526,7 @@ def test_a_run_without_a_living_program_is_interrupted(path: Path) -> None:
     with ResultStore(path) as store, ResultQuery(path) as query, HistoryQuery(path) as history:
         run_id = save_run(store, screened())
         assert {query.run(run_id).state, store.run(run_id).state, history.summaries()[0].run.state} == {"running"}
-        store.set_state(run_id, "paused")
+        store.set_run_state(run_id, "paused")
         assert query.runs()[0].state == "paused"
     with HistoryQuery(path) as history:  # closed without an end, as after a kill
         assert {history.run(run_id).state, history.runs()[0].state, history.summaries()[0].run.state} == {"interrupted"}

@@ -29,11 +29,11 @@ def path(tmp_path: Path) -> Path:
         for _ in range(2):
             run_id = store.open_run(SPEC, as_new_run=True)
             first = of("1.dcm", "a", "MRN-1")
-            saved = store.save(run_id, first, spec=SPEC)
-            store.save(run_id, of("2.dcm", "b", "MRN-10"), spec=SPEC)
-            store.save(run_id, of("3.dcm", "c", " MRN-1 "), spec=SPEC)
+            saved = store.save_image(run_id, first, spec=SPEC)
+            store.save_image(run_id, of("2.dcm", "b", "MRN-10"), spec=SPEC)
+            store.save_image(run_id, of("3.dcm", "c", " MRN-1 "), spec=SPEC)
             store.set_verdict(saved.most_urgent_result.result_id, AGREE, judged=first)
-            store.finish(run_id)
+            store.finish_run(run_id)
     return place
 
 
@@ -64,7 +64,7 @@ def test_part_of_a_patient_id_or_an_empty_one_deletes_nobody(path: Path) -> None
 
 def test_images_of_a_run_in_use_are_not_deleted(path: Path) -> None:
     with ResultStore(path) as store:
-        store.save(store.open_run(SPEC, as_new_run=True), of("4.dcm", "d", "MRN-1"), spec=SPEC)
+        store.save_image(store.open_run(SPEC, as_new_run=True), of("4.dcm", "d", "MRN-1"), spec=SPEC)
         with pytest.raises(UsageProblem, match="in use"):
             delete_patient(path, "MRN-1")
     assert len(listed(path, 1)) == 3
@@ -76,9 +76,9 @@ def test_more_images_than_agreed_are_not_deleted(path: Path) -> None:
     delete_patient(path, "MRN-1", confirmed_plan=plan)  # fewer images are deleted
     with ResultStore(path) as store:
         run_id = store.open_run(SPEC, as_new_run=True)
-        store.save(run_id, of("5.dcm", "e", "MRN-10"), spec=SPEC)
-        store.finish(run_id)
+        store.save_image(run_id, of("5.dcm", "e", "MRN-10"), spec=SPEC)
+        store.finish_run(run_id)
         agreed = plan_patient_deletion(path, "MRN-10")
-        store.save(store.open_run(SPEC, as_new_run=True), of("6.dcm", "f", "MRN-10"), spec=SPEC)
+        store.save_image(store.open_run(SPEC, as_new_run=True), of("6.dcm", "f", "MRN-10"), spec=SPEC)
     with pytest.raises(UsageProblem, match="were added"):
         delete_patient(path, "MRN-10", confirmed_plan=agreed)

@@ -70,10 +70,10 @@ def test_the_picture_file_can_be_deleted_and_the_next_run_makes_a_new_one(path: 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows holds open files fast")
 def test_the_picture_file_can_be_deleted_during_a_run(store: ResultStore, path: Path) -> None:
     run_id = store.open_run(SPEC)
-    store.save(run_id, image("0"), spec=SPEC)
+    store.save_image(run_id, image("0"), spec=SPEC)
     pictures_path(path).unlink()
     for content in "12":
-        store.save(run_id, image(content), spec=SPEC)
+        store.save_image(run_id, image(content), spec=SPEC)
     assert store.category_counts(run_id) == {"abnormal": 3}
     store.close()
     assert shown(path) == ""
@@ -196,7 +196,7 @@ def test_pictures_are_stored_unturned_and_shown_turned_like_the_result(tmp_path:
     for name, order in (("first", (turned, lying)), ("last", (lying, turned))):
         with ResultStore(tmp_path / name / "results.sqlite") as store:
             for outcome in order:
-                row_id = store.save(store.open_run(SPEC, as_new_run=True), outcome, spec=SPEC).row_id
+                row_id = store.save_image(store.open_run(SPEC, as_new_run=True), outcome, spec=SPEC).row_id
                 found = store.result(row_id).outcome.facts.thumbnail
                 assert found is not None and outcome.facts.thumbnail is not None
                 assert np.array_equal(found, outcome.facts.thumbnail)

@@ -37,7 +37,7 @@ def path(tmp_path: Path) -> Path:
         outcomes = [screened(image_ref(f"{number:03}.dcm")) for number in range(COUNT)]
         run_id = save_run(store, *outcomes)
         store.set_verdict(COUNT, AGREE, judged=outcomes[-1])
-        store.set_state(run_id, "finished")
+        store.set_run_state(run_id, "finished")
     return place
 
 
@@ -93,7 +93,7 @@ def test_a_damaged_store_is_set_aside_and_readable_rows_are_kept(path: Path) -> 
     assert not damage_mark_path(path).exists()
     assert repair(path) is None
     with ResultStore(path) as store:
-        store.save(store.open_run(SPEC), screened(image_ref("new.dcm")), spec=SPEC)
+        store.save_image(store.open_run(SPEC), screened(image_ref("new.dcm")), spec=SPEC)
     if sys.platform != "win32":
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
@@ -119,7 +119,7 @@ def test_rows_after_and_between_damaged_pages_are_kept(path: Path) -> None:
 def test_the_log_is_set_aside_with_the_store_and_its_rows_are_kept(path: Path, tmp_path: Path) -> None:
     """A copy of an open store has its last results only in the log."""
     with ResultStore(path) as store:
-        store.save(store.open_run(SPEC, as_new_run=True), screened(image_ref("last.dcm")), spec=SPEC)
+        store.save_image(store.open_run(SPEC, as_new_run=True), screened(image_ref("last.dcm")), spec=SPEC)
         copy = tmp_path / "copy"
         shutil.copytree(path.parent, copy)
     place = copy / path.name
@@ -227,9 +227,9 @@ def test_invalid_values_are_damage_cannot_be_restored_and_are_repaired(tmp_path:
     with ResultStore(path) as store:
         run_id = store.open_run(SPEC)
         for found in (outcome, replace(outcome, findings=(replace(outcome.findings[0], score=0.7),))):
-            row_id = store.save(run_id, found, spec=SPEC).row_id
+            row_id = store.save_image(run_id, found, spec=SPEC).row_id
             store.set_verdict(row_id, AGREE, judged=found)  # the first verdict becomes superseded
-        store.finish(run_id)
+        store.finish_run(run_id)
         store.stamp_key()
     assert (found_damaged(path), check_database(path, progress=lambda _share: None)["verdicts"]) == (None, 2)
     change(path, f"UPDATE {what}")
@@ -264,12 +264,12 @@ def test_a_verdict_on_a_lost_result_comes_back_with_the_result(path: Path, state
     lose_the_last_result(path)
     with ResultStore(path) as store:
         run_id = store.open_run(SPEC)
-        other = store.save(run_id, screened(image_ref("another.dcm"), score=0.2), spec=SPEC).most_urgent_result
+        other = store.save_image(run_id, screened(image_ref("another.dcm"), score=0.2), spec=SPEC).most_urgent_result
         assert (other.row_id > COUNT, other.verdict) == (True, None)  # the id of the lost result is not used again
         assert store.superseded_verdicts(run_id) == ()
-        again = store.save(run_id, screened(image_ref(f"{COUNT - 1:03}.dcm")), spec=SPEC).most_urgent_result
+        again = store.save_image(run_id, screened(image_ref(f"{COUNT - 1:03}.dcm")), spec=SPEC).most_urgent_result
         assert again.verdict == AGREE
-        twin = store.save(run_id, screened(image_ref("twin.dcm")), spec=SPEC).most_urgent_result
+        twin = store.save_image(run_id, screened(image_ref("twin.dcm")), spec=SPEC).most_urgent_result
         assert twin.verdict in (None, again.verdict)
 
 
@@ -280,9 +280,9 @@ def test_a_verdict_survives_a_lost_run_and_is_deleted_with_the_last_one(path: Pa
     assert said is not None and dict(said.parameters)["results"] == "0"  # no result could be shown
     with ResultStore(path) as store:
         run_id = store.open_run(SPEC)
-        again = store.save(run_id, screened(image_ref(f"{COUNT - 1:03}.dcm")), spec=SPEC).most_urgent_result
+        again = store.save_image(run_id, screened(image_ref(f"{COUNT - 1:03}.dcm")), spec=SPEC).most_urgent_result
         assert (again.row_id, again.verdict) == (COUNT + 1, AGREE)
-        store.finish(run_id)
+        store.finish_run(run_id)
     delete_runs(path, [run_id])
     with ResultQuery(path) as query:
         assert query._all("SELECT * FROM verdicts") == []

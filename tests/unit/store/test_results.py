@@ -65,7 +65,7 @@ MIRRORED = replace(lungs(mirrored=0.9, region=two_lungs()), **KEPT)
 )
 def test_an_outcome_comes_back_unchanged(store: ResultStore, outcome: Outcome) -> None:
     run_id = store.open_run(SPEC)
-    row_id = store.save(run_id, outcome, spec=SPEC).row_id
+    row_id = store.save_image(run_id, outcome, spec=SPEC).row_id
     with ResultQuery(store.path) as decoder:
         result = decoder.result(row_id)
     assert as_values(result.outcome) == as_values(outcome)
@@ -74,9 +74,9 @@ def test_an_outcome_comes_back_unchanged(store: ResultStore, outcome: Outcome) -
 
 def test_an_image_saved_twice_in_a_run_is_one_row_and_keeps_its_verdict(store: ResultStore) -> None:
     run_id = store.open_run(SPEC)
-    row_id = store.save(run_id, screened(), spec=SPEC).row_id
+    row_id = store.save_image(run_id, screened(), spec=SPEC).row_id
     store.set_verdict(row_id, AGREE, judged=screened())
-    again = store.save(run_id, store.result(row_id).outcome, spec=SPEC, resumed=[0])
+    again = store.save_image(run_id, store.result(row_id).outcome, spec=SPEC, resumed=[0])
     assert (again.row_id, again.most_urgent_result.verdict) == (row_id, AGREE)
     (result,) = store.results(run_id)
     assert result.is_reused
@@ -85,7 +85,7 @@ def test_an_image_saved_twice_in_a_run_is_one_row_and_keeps_its_verdict(store: R
 
 
 def test_a_verdict_is_stored_with_the_result_and_can_be_withdrawn(store: ResultStore) -> None:
-    row_id = store.save(store.open_run(SPEC), screened(), spec=SPEC).row_id
+    row_id = store.save_image(store.open_run(SPEC), screened(), spec=SPEC).row_id
     before = None
     for verdict in (AGREE, Verdict(choice="disagree"), None):
         assert store.set_verdict(row_id, verdict, judged=screened(), replaceable=[before]) == verdict
@@ -99,7 +99,7 @@ def test_a_verdict_is_stored_with_the_result_and_can_be_withdrawn(store: ResultS
 
 def test_a_verdict_that_the_person_has_not_seen_is_not_replaced(store: ResultStore, path: Path) -> None:
     """Two windows show the same result. One gives a verdict, withdraws it, and gives a verdict again."""
-    row_id = store.save(store.open_run(SPEC), screened(), spec=SPEC).row_id
+    row_id = store.save_image(store.open_run(SPEC), screened(), spec=SPEC).row_id
     mine, theirs = Verdict(choice="unsure"), Verdict(choice="agree", note="old scar")
     with ResultStore(path) as other:
         assert other.set_verdict(row_id, theirs, judged=screened()) == theirs
@@ -117,7 +117,7 @@ def test_a_verdict_that_the_person_has_not_seen_is_not_replaced(store: ResultSto
 def test_an_unfinished_run_of_the_same_request_is_resumed(store: ResultStore) -> None:
     first = store.open_run(SPEC)
     assert store.open_run(SPEC) == first  # killed: still "running"
-    store.set_state(first, "failed", reason=reason("disk_full", path="/x"))
+    store.set_run_state(first, "failed", reason=reason("disk_full", path="/x"))
     assert store.run(first).reason == reason("disk_full", path="/x")
     assert store.open_run(SPEC) == first
     assert store.run(first).reason is None
@@ -128,7 +128,7 @@ def test_an_unfinished_run_of_the_same_request_is_resumed(store: ResultStore) ->
 
 def test_a_finished_run_is_never_resumed(store: ResultStore) -> None:
     first = store.open_run(SPEC)
-    store.set_state(first, "finished")
+    store.set_run_state(first, "finished")
     assert store.run(first).ended_s is not None
     second = store.open_run(SPEC)
     assert second != first
@@ -138,7 +138,7 @@ def test_a_finished_run_is_never_resumed(store: ResultStore) -> None:
 
 def test_a_result_is_found_by_content_model_and_settings(store: ResultStore) -> None:
     run_id = store.open_run(SPEC)
-    row_id = store.save(run_id, screened(), spec=SPEC).row_id
+    row_id = store.save_image(run_id, screened(), spec=SPEC).row_id
 
     def earlier(**changes: object) -> Outcome | None:
         wanted = {"content_sha256": "c" * 64, "frame": 0, "up_to_result_id": row_id, **changes}
@@ -157,8 +157,8 @@ def test_a_result_is_found_by_content_model_and_settings(store: ResultStore) -> 
 
 def test_a_failure_is_not_reused_but_a_refusal_is(store: ResultStore) -> None:
     run_id = store.open_run(SPEC)
-    store.save(run_id, replace(failed(), facts=read_facts("f" * 64)), spec=SPEC)
-    store.save(run_id, replace(refused(), facts=read_facts("e" * 64)), spec=SPEC)
+    store.save_image(run_id, replace(failed(), facts=read_facts("f" * 64)), spec=SPEC)
+    store.save_image(run_id, replace(refused(), facts=read_facts("e" * 64)), spec=SPEC)
     last = store.last_result_id()
     assert store.reusable_outcome(PACK, content_sha256="f" * 64, frame=0, up_to_result_id=last) is None
     assert isinstance(
@@ -202,7 +202,7 @@ def test_an_empty_store_gives_no_runs_or_results(store: ResultStore) -> None:
 
 
 def test_a_reason_of_another_version_stays_readable(store: ResultStore) -> None:
-    row_id = store.save(store.open_run(SPEC), failed(), spec=SPEC).row_id
+    row_id = store.save_image(store.open_run(SPEC), failed(), spec=SPEC).row_id
     change(store.path, """UPDATE answers SET reason = '["of_the_future", []]'""")
     outcome = store.result(row_id).outcome
     assert isinstance(outcome, FailedOutcome)
@@ -220,10 +220,10 @@ def test_a_full_disk_is_reported_and_what_is_committed_stays(tmp_path: Path) -> 
     path = tmp_path / "results.sqlite"
     with ResultStore(path, connect=open_small) as store:
         run_id = store.open_run(SPEC)
-        kept = store.save(run_id, screened(), spec=SPEC).row_id
+        kept = store.save_image(run_id, screened(), spec=SPEC).row_id
         with raises(StorageProblem, "disk_full"):
             for number in range(1000):
-                store.save(run_id, screened(image_ref(f"{number}.dcm")), spec=SPEC)
+                store.save_image(run_id, screened(image_ref(f"{number}.dcm")), spec=SPEC)
     with ResultQuery(path) as decoder:
         assert decoder.result(kept).outcome.status == "screened"
         assert decoder.run(run_id).state == "interrupted"  # closed without an end
@@ -235,7 +235,7 @@ def test_a_full_disk_is_reported_and_what_is_committed_stays(tmp_path: Path) -> 
 def kept(path: Path, outcome: ScreenedOutcome | RefusedOutcome) -> ScreenedOutcome | RefusedOutcome:
     """The outcome as it comes back after it was stored."""
     with ResultStore(path) as store:
-        row_id = store.save(store.open_run(run_spec()), outcome, spec=run_spec()).row_id
+        row_id = store.save_image(store.open_run(run_spec()), outcome, spec=run_spec()).row_id
         found = store.result(row_id).outcome
     assert isinstance(found, ScreenedOutcome | RefusedOutcome)
     return found

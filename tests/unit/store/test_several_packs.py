@@ -32,7 +32,7 @@ def saved(store: ResultStore, *images: tuple[Outcome, ...], spec: RunSpec = BOTH
     """Save a finished run with these results, one tuple per image; returns the run's id."""
     run_id = store.open_run(spec, as_new_run=True)
     store.save_all(run_id, [(answers, ()) for answers in images], spec=spec)
-    store.finish(run_id)
+    store.finish_run(run_id)
     return run_id
 
 
@@ -88,7 +88,7 @@ def test_a_saved_image_has_the_earlier_verdicts_of_its_reused_results(store: Res
     (_, judged) = store.results(run_id)
     store.set_verdict(judged.result_id, AGREE, judged=judged.outcome)
     again = store.open_run(BOTH, as_new_run=True)
-    image = store.save(again, scored("a.dcm", 0.8), scored("a.dcm", 0.1), spec=BOTH, resumed=[1])
+    image = store.save_image(again, scored("a.dcm", 0.8), scored("a.dcm", 0.1), spec=BOTH, resumed=[1])
     assert [(one.pack_position, one.is_reused, one.verdict, one.is_read) for one in image.results] == [
         (0, False, None, False),
         (1, True, AGREE, True),
@@ -110,7 +110,7 @@ def test_results_of_one_pack_are_reused_from_a_run_of_that_pack(store: ResultSto
     assert [{kind.category: kind.result_count for kind in of_pack} for of_pack in kinds] == 2 * [
         {"normal": 1, "abnormal": 1}
     ]
-    store.finish(both)
+    store.finish_run(both)
     with HistoryQuery(path) as query:  # listed by its now most urgent result, not as in the source run
         assert [image.most_urgent_result.pack_position for image in query.images_in_order(both)] == [1, 0]
         assert [image.ref.path.name for image in query.images_in_order(both)] == ["a.dcm", "b.dcm"]
@@ -146,7 +146,7 @@ def test_a_file_has_a_stamp_for_each_pack_that_did_not_fail(store: ResultStore) 
     facts = replace(screened().facts, stamp=b"stamp")
     run_id = store.open_run(BOTH)
     failed = replace(scored("a.dcm", 0.1), facts=facts)
-    store.save(run_id, failed, replace(refused(image_ref("a.dcm")), facts=facts), spec=BOTH)
+    store.save_image(run_id, failed, replace(refused(image_ref("a.dcm")), facts=facts), spec=BOTH)
     (known,) = store.image_stamps(run_id, b"", limit=9)
     assert {position: stamp for position, (_, stamp) in known.stamped_results.items()} == {0: b"stamp", 1: b"stamp"}
 

@@ -51,10 +51,11 @@ def file(name: str, row_id: int, stamp: bytes | None) -> ImageStamps:
 def test_results_of_another_run_become_rows_of_this_one_with_their_verdicts(store: ResultStore) -> None:
     first = store.open_run(SPEC)
     high, low = (
-        store.save(first, stamped(name, score=score), spec=SPEC).row_id for name, score in (("a", 0.9), ("b", 0.7))
+        store.save_image(first, stamped(name, score=score), spec=SPEC).row_id
+        for name, score in (("a", 0.9), ("b", 0.7))
     )
     store.set_verdict(high, AGREE, judged=stamped("a", score=0.9))
-    store.finish(first)
+    store.finish_run(first)
     second = store.open_run(OTHER)
     copies = store.reuse_results(second, one_pack(low, high))
     assert len(copies) == 2 and not set(copies) & {high, low}
@@ -68,15 +69,15 @@ def test_results_of_another_run_become_rows_of_this_one_with_their_verdicts(stor
 
 def test_reused_results_of_the_run_itself_count_as_found(store: ResultStore) -> None:
     finished = store.open_run(OTHER)
-    judged = store.save(finished, stamped("a"), spec=OTHER).row_id
-    store.finish(finished)
+    judged = store.save_image(finished, stamped("a"), spec=OTHER).row_id
+    store.finish_run(finished)
     run_id = store.open_run(SPEC)
-    seen, unseen = (store.save(run_id, stamped(name), spec=SPEC).row_id for name in ("a", "b"))
-    store.set_state(run_id, "cancelled")
+    seen, unseen = (store.save_image(run_id, stamped(name), spec=SPEC).row_id for name in ("a", "b"))
+    store.set_run_state(run_id, "cancelled")
     store.set_verdict(judged, AGREE, judged=stamped("a"))
     assert store.open_run(SPEC) == run_id
     assert store.reuse_results(run_id, one_pack(seen)) == (seen,)
-    assert store.finish(run_id) == 1
+    assert store.finish_run(run_id) == 1
     assert listed(store, run_id) == [("a", True)]
     assert store.result(seen).verdict == AGREE  # given in the finished run while this one was stopped
     assert store.absent_images(run_id) == (store.result(unseen).outcome.ref.key,)
@@ -84,10 +85,10 @@ def test_reused_results_of_the_run_itself_count_as_found(store: ResultStore) -> 
 
 def test_results_are_reused_all_together_or_not_at_all(store: ResultStore) -> None:
     first = store.open_run(SPEC)
-    there = store.save(first, stamped("a"), spec=SPEC).row_id
-    store.finish(first)
+    there = store.save_image(first, stamped("a"), spec=SPEC).row_id
+    store.finish_run(first)
     second = store.open_run(OTHER)
-    own = store.save(second, stamped("b"), spec=OTHER).row_id
+    own = store.save_image(second, stamped("b"), spec=OTHER).row_id
     with pytest.raises(StorageProblem) as caught:
         store.reuse_results(second, one_pack(own, there, 999))
     assert caught.value.reason == reason("results_lost", path=store.path, found=2, saved=3)
@@ -106,8 +107,8 @@ def test_reused_results_get_the_age_note_of_the_new_run(store: ResultStore, *, i
         reason(AGE_NOTE_CODES[confirmed], youngest=1, oldest=5) for confirmed in (is_confirmed, not is_confirmed)
     )
     text = reason("view_unknown", view=f'["{other.code}",')
-    row = store.save(first, dataclasses.replace(stamped("a"), notes=(other, text)), spec=SPEC).row_id
-    store.finish(first)
+    row = store.save_image(first, dataclasses.replace(stamped("a"), notes=(other, text)), spec=SPEC).row_id
+    store.finish_run(first)
     second = store.open_run(dataclasses.replace(OTHER, ages_confirmed=is_confirmed))
     (copy,) = store.reuse_results(second, one_pack(row))
     assert notes_of(store.result(copy).outcome) == (written, text)
@@ -119,7 +120,7 @@ def test_a_refusal_for_a_too_young_patient_is_not_reused(store: ResultStore) -> 
     run_id = store.open_run(SPEC)
     why = reason("born_too_late", born=2009, youngest=18, oldest=95)
     young = dataclasses.replace(refused(image_ref("a")), reason=why, facts=stamped("a").facts)
-    row = store.save(run_id, young, spec=SPEC).row_id
+    row = store.save_image(run_id, young, spec=SPEC).row_id
     assert store.image_stamps(run_id, b"", limit=10) == (file("a", row, None),)
     asked = {"content_sha256": young.facts.content_sha256, "frame": 0, "up_to_result_id": store.last_result_id()}
     assert store.reusable_outcome(SPEC.packs[0], **asked) is None
@@ -130,8 +131,8 @@ def test_a_refusal_for_a_too_young_patient_is_not_reused(store: ResultStore) -> 
 
 def test_stamps_of_a_run_are_listed_by_file_name(store: ResultStore) -> None:
     run_id = store.open_run(SPEC)
-    rows = [store.save(run_id, stamped(name, name.encode()), spec=SPEC).row_id for name in ("c", "a", "b")]
-    broken = store.save(run_id, failed(image_ref("d")), spec=SPEC).row_id
+    rows = [store.save_image(run_id, stamped(name, name.encode()), spec=SPEC).row_id for name in ("c", "a", "b")]
+    broken = store.save_image(run_id, failed(image_ref("d")), spec=SPEC).row_id
     order = [
         *(file(name, row, name.encode()) for name, row in sorted(zip("cab", rows, strict=True))),
         file("d", broken, None),
@@ -154,8 +155,8 @@ def test_the_key_of_stamps_is_made_once(store: ResultStore, path: Path, tmp_path
 
 def ended(store: ResultStore) -> tuple[Run, int]:
     run_id = store.open_run(SPEC)
-    row_id = store.save(run_id, dataclasses.replace(refused(), facts=read_facts()), spec=SPEC).row_id
-    store.finish(run_id)
+    row_id = store.save_image(run_id, dataclasses.replace(refused(), facts=read_facts()), spec=SPEC).row_id
+    store.finish_run(run_id)
     return store.run(run_id), row_id
 
 
@@ -172,7 +173,7 @@ def test_another_outcome_replaces_a_refusal(store: ResultStore) -> None:
 
 def test_results_of_a_run_of_another_program_are_not_replaced(store: ResultStore, path: Path) -> None:
     run_id = store.open_run(SPEC)
-    row_id = store.save(run_id, refused(), spec=SPEC).row_id
+    row_id = store.save_image(run_id, refused(), spec=SPEC).row_id
     with ResultStore(path) as other, pytest.raises(UsageProblem) as caught:
         other.replace_result(row_id, screened(refused().ref), run=other.run(run_id))
     assert caught.value.reason == reason("again_busy")
@@ -230,7 +231,7 @@ def test_given_rows_are_read_and_counted(store: ResultStore) -> None:
         refused(),
         dataclasses.replace(stamped("c"), notes=(reason("perhaps_mirrored"),), lungs=lungs()),
     ]
-    rows = [store.save(run_id, outcome, spec=SPEC).row_id for outcome in made]
+    rows = [store.save_image(run_id, outcome, spec=SPEC).row_id for outcome in made]
     with ResultQuery(store.path) as query:
         assert {row.row_id for row in query.images(rows[:2], looks_inside=False)} == set(rows[:2])
         assert query.images([]) == ()
@@ -245,7 +246,7 @@ def test_given_rows_are_read_and_counted(store: ResultStore) -> None:
         ResultCount(category="refused", codes=("view",), result_count=1),
     ]
     # A file that failed at first: its row exists already, and is counted once.
-    store.save(run_id, dataclasses.replace(made[0], ref=made[2].ref), spec=SPEC)
+    store.save_image(run_id, dataclasses.replace(made[0], ref=made[2].ref), spec=SPEC)
     assert {(kind.category, kind.result_count) for kind in store.count_results_of_run(run_id)[0]} == {
         ("abnormal", 1),
         ("abnormal", 3),
@@ -260,9 +261,9 @@ def test_briefs_and_drift_samples_have_no_pictures(store: ResultStore) -> None:
     run_id = store.open_run(SPEC)
     notes = (reason("perhaps_mirrored"),)
     made = dataclasses.replace(screened(image_ref("a", frame=2)), notes=notes, lungs=inside(0.25))
-    row_id = store.save(run_id, made, spec=SPEC).row_id
-    side = store.save(run_id, dataclasses.replace(refused(), lungs=inside(0.5)), spec=SPEC).row_id
-    store.save(run_id, failed(), spec=SPEC)
+    row_id = store.save_image(run_id, made, spec=SPEC).row_id
+    side = store.save_image(run_id, dataclasses.replace(refused(), lungs=inside(0.5)), spec=SPEC).row_id
+    store.save_image(run_id, failed(), spec=SPEC)
     with HistoryQuery(store.path) as query:
         brief, other, _ = query.result_briefs(run_id)
         samples = query.drift_samples(PackOfRun(run_id), limit=9)

@@ -160,7 +160,7 @@ def test_filters_of_class_device_and_verdict_can_be_combined(store: ResultStore,
 def test_a_verdict_on_a_replaced_result_is_not_filtered(store: ResultStore, query: HistoryQuery) -> None:
     run_id = add(store, image("a.dcm", 0.9))
     store.set_verdict(1, AGREE, judged=image("a.dcm", 0.9))
-    store.save(run_id, image("a.dcm", 0.3), spec=SPEC)
+    store.save_image(run_id, image("a.dcm", 0.3), spec=SPEC)
     assert listed(query, run_id, verdict="given") == []
     assert listed(query, run_id, verdict="none") == [1]
 
@@ -286,7 +286,7 @@ def test_a_patient_is_listed_by_todays_images_with_earlier_ones_last(store: Resu
 def test_a_later_image_of_today_moves_the_earlier_image_down(store: ResultStore, query: HistoryQuery) -> None:
     run_id = add(store, SEASONS[0], SEASONS[2])
     assert listed(query, run_id) == [1, 2]
-    store.save(run_id, SEASONS[1], spec=SPEC)
+    store.save_image(run_id, SEASONS[1], spec=SPEC)
     assert listed(query, run_id, ResultOrder(is_grouped_by_patient=True)) == [2, 3, 1]
 
 
@@ -336,17 +336,17 @@ def counts(query: HistoryQuery, run_id: int) -> dict[str, int]:
 
 def test_counts_follow_saved_replaced_and_missing_images(store: ResultStore, query: HistoryQuery) -> None:
     run_id = store.open_run(SPEC)
-    store.save(run_id, image("a.dcm", 0.9), spec=SPEC)
-    store.save(run_id, image("b.dcm", 0.9), spec=SPEC)
+    store.save_image(run_id, image("a.dcm", 0.9), spec=SPEC)
+    store.save_image(run_id, image("b.dcm", 0.9), spec=SPEC)
     assert counts(query, run_id) == {"abnormal": 2}
-    store.save(run_id, image("b.dcm", 0.3), spec=SPEC)  # screened again
-    store.save(run_id, image("a.dcm", 0.9), spec=SPEC)  # and again with the same result
+    store.save_image(run_id, image("b.dcm", 0.3), spec=SPEC)  # screened again
+    store.save_image(run_id, image("a.dcm", 0.9), spec=SPEC)  # and again with the same result
     assert counts(query, run_id) == {"abnormal": 1, "normal": 1}
-    store.set_state(run_id, "cancelled")
+    store.set_run_state(run_id, "cancelled")
     assert store.open_run(SPEC) == run_id  # a second run over the folder, which finds only one of them
-    store.save(run_id, image("a.dcm", 0.9), spec=SPEC)
+    store.save_image(run_id, image("a.dcm", 0.9), spec=SPEC)
     assert counts(query, run_id) == {"abnormal": 1, "normal": 1}
-    assert store.finish(run_id) == 1
+    assert store.finish_run(run_id) == 1
     assert counts(query, run_id) == {"abnormal": 1}
     assert counts(query, run_id) == store.category_counts(run_id)
 
@@ -355,7 +355,7 @@ def test_a_result_that_was_not_saved_is_not_counted(store: ResultStore, query: H
     run_id = store.open_run(SPEC)
     store._connection.execute("CREATE TEMP TRIGGER full BEFORE INSERT ON work_list BEGIN SELECT RAISE(ABORT, ''); END")
     with pytest.raises(sqlite3.IntegrityError):
-        store.save(run_id, image("a.dcm"), spec=SPEC)
+        store.save_image(run_id, image("a.dcm"), spec=SPEC)
     store._connection.execute("DROP TRIGGER full")
     assert tuple(store.results(run_id)) == ()
     assert counts(query, run_id) == {}
@@ -364,7 +364,7 @@ def test_a_result_that_was_not_saved_is_not_counted(store: ResultStore, query: H
 def test_a_deleted_run_has_no_rows_left(store: ResultStore, query: HistoryQuery) -> None:
     first, second = add(store), add(store, image("x.dcm"))
     for run_id in (first, second):
-        store.finish(run_id)
+        store.finish_run(run_id)
     delete_runs(store.path, [first])
     assert {run_id for (run_id,) in rows_of(store.path, "SELECT run_id FROM work_list")} == {second}
 
