@@ -224,7 +224,7 @@ def verdict_columns(judged: Outcome, verdict: Verdict | None = None) -> dict[str
 
 def outcome_of(
     row: Row,
-    run: PackOfResult,
+    pack_in_run: PackOfResult,
     *,
     thumbnail: NDArray[np.uint8] | None = None,
     looks_inside: bool = True,
@@ -258,10 +258,10 @@ def outcome_of(
     return ScreenedOutcome(
         ref=ref,
         facts=facts,
-        findings=findings_of(row["findings"], run),
+        findings=findings_of(row["findings"], pack_in_run),
         class_maps=_maps_of(row["class_maps"], details.maps),
-        pack_name=run.pack_name,
-        model_sha256=run.model_sha256,
+        pack_name=pack_in_run.pack_name,
+        model_sha256=pack_in_run.model_sha256,
         backend=row["backend"],
         inference_ms=row["inference_ms"],
         extra_figures=details.extra,
@@ -332,7 +332,7 @@ def stored_result_of(
     )
 
 
-def findings_of(text: str, run: PackOfResult) -> tuple[Finding, ...]:
+def findings_of(text: str, pack_in_run: PackOfResult) -> tuple[Finding, ...]:
     """Read the findings of a result from JSON. Raises one of `INVALID_ROW_ERRORS`.
 
     run  the pack in the run, whose operating points are not repeated in the JSON
@@ -341,7 +341,7 @@ def findings_of(text: str, run: PackOfResult) -> tuple[Finding, ...]:
     for kept in parse_json(text, tuple[StoredFinding, ...]):
         point = kept.point
         if point == RUN_POINT_MARKER:
-            (point,) = (known for known in run.operating_points if known.label == kept.label)
+            (point,) = (known for known in pack_in_run.operating_points if known.label == kept.label)
         found.append(Finding(label=kept.label, score=kept.score, decision=kept.decision, point=point))
     return tuple(found)
 
