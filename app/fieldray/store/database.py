@@ -33,7 +33,7 @@ from fieldray.persistence import (
 from fieldray.reasons import reason
 from fieldray.store.schema import (
     Tables,
-    program_number,
+    program_version_number,
     schema_version_of,
 )
 
@@ -175,7 +175,7 @@ def _make_tables(connection: StoreConnection, tables: Tables, version: int) -> N
     if schema_version_of(connection) == 0:  # otherwise another program made the tables while this one waited
         for statement in tables:
             connection.execute(statement)
-        connection.execute(f"PRAGMA application_id = {program_number(PROGRAM_VERSION)}")
+        connection.execute(f"PRAGMA application_id = {program_version_number(PROGRAM_VERSION)}")
         connection.execute(f"PRAGMA user_version = {version}")
     connection.execute("COMMIT")
 

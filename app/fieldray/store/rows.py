@@ -51,8 +51,8 @@ from fieldray.domain.run import (
     VerdictChoice,
 )
 from fieldray.store.schema import (
-    COMMON_LUNG_FIELDS,
-    RUN_POINT_MARKER,
+    RUN_OPERATING_POINT_MARKER,
+    SHARED_LUNG_ATTRIBUTES,
     StoredDetails,
     StoredFinding,
     StoredLungs,
@@ -62,8 +62,8 @@ from fieldray.store.schema import (
     header_text,
     image_key,
     image_key_text,
-    map_values,
     path_and_member,
+    pixel_map_values,
     reason_from_stored,
     reason_of,
     reason_text,
@@ -166,7 +166,7 @@ def _details(ref: ImageRef, facts: ImageFacts, screened: ScreenedOutcome | None)
         rows=facts.rows,
         columns=facts.columns,
         notes=tuple(facts.notes),
-        pixel_map=map_values(facts.input_to_image) if facts.input_to_image else None,
+        pixel_map=pixel_map_values(facts.input_to_image) if facts.input_to_image else None,
         problem=stored_reason_of(ref.problem) if ref.problem else None,
         is_refusal=ref.problem_is_refusal,
         maps=None if maps is None else (maps.shape[0], maps.shape[1], maps.shape[2]),
@@ -180,7 +180,7 @@ def _stored_findings(findings: Sequence[Finding], points: Sequence[OperatingPoin
 
     def point(finding: Finding) -> OperatingPoint | Literal[1] | None:
         is_of_run = finding.point is not None and finding.point == of_run.get(finding.label)
-        return RUN_POINT_MARKER if is_of_run else finding.point
+        return RUN_OPERATING_POINT_MARKER if is_of_run else finding.point
 
     return [StoredFinding(each.label, each.score, each.decision, point(each)) for each in findings]
 
@@ -188,8 +188,8 @@ def _stored_findings(findings: Sequence[Finding], points: Sequence[OperatingPoin
 def _lung_columns(lungs: LungFields | None) -> dict[str, Any]:
     if lungs is None:
         return {"lungs": None, "lung_shares": None}
-    kept, values = lungs.compressed_shares, [getattr(lungs, name) for name in COMMON_LUNG_FIELDS]
-    text = compact_json([kept.rows, kept.columns, kept.threshold, map_values(lungs.cells_to_image), *values])
+    kept, values = lungs.compressed_shares, [getattr(lungs, name) for name in SHARED_LUNG_ATTRIBUTES]
+    text = compact_json([kept.rows, kept.columns, kept.threshold, pixel_map_values(lungs.cells_to_image), *values])
     return {"lungs": text, "lung_shares": kept.data}
 
 
@@ -340,7 +340,7 @@ def findings_of(text: str, pack_in_run: PackOfResult) -> tuple[Finding, ...]:
     found = []
     for kept in parse_json(text, tuple[StoredFinding, ...]):
         point = kept.point
-        if point == RUN_POINT_MARKER:
+        if point == RUN_OPERATING_POINT_MARKER:
             (point,) = (known for known in pack_in_run.operating_points if known.label == kept.label)
         found.append(Finding(label=kept.label, score=kept.score, decision=kept.decision, point=point))
     return tuple(found)

@@ -178,7 +178,7 @@ def schema_version_of(connection: sqlite3.Connection) -> int:
     return int(version)
 
 
-def program_number(version: str) -> int:
+def program_version_number(version: str) -> int:
     """Return a program version as a number for `PRAGMA application_id`: 2000 for 0.2.0."""
     major, minor, patch = map(int, version.split("."))
     return (major * 1000 + minor) * 1000 + patch
@@ -220,7 +220,7 @@ def has_table(connection: sqlite3.Connection, name: str) -> bool:
     return bool(connection.execute(query, (name,)).fetchone()[0])
 
 
-RUN_POINT_MARKER: Final = 1  # in a stored finding: the run's operating point for the label
+RUN_OPERATING_POINT_MARKER: Final = 1  # in a stored finding: the run's operating point for the label
 _HEADER: Final = {field.name: field.default for field in dataclasses.fields(ImageHeader)}
 
 MapValues = tuple[float, float, float, float]  # scale and offset of the rows, then of the columns
@@ -279,19 +279,19 @@ class StoredLungs(msgspec.Struct, frozen=True, array_like=True):
     threshold: int
     pixel_map: MapValues
     is_frontal_chest: bool
-    found: bool
-    left_share: float
-    right_share: float
-    cut_off: tuple[Side, ...]
+    has_lungs: bool
+    left_lung_area_share: float
+    right_lung_area_share: float
+    cut_off_sides: tuple[Side, ...]
     rotation_degrees: int
     is_inverted: bool
     is_mirrored: bool
     evidence_inside: float | None
     latency_ms: float
-    unseen: tuple[LungSide, ...] = ()
-    region: tuple[float, float, float, float] | None = None
+    unseen_lungs: tuple[LungSide, ...] = ()
+    region_bounds_px: tuple[float, float, float, float] | None = None
     quality: tuple[QualityNote, ...] = ()
-    unseen_by: LungMeasurement | None = None
+    unseen_measurement: LungMeasurement | None = None
 
     def to_lung_fields(self, shares: bytes) -> LungFields:
         """Return the lung fields of the image.
@@ -299,13 +299,13 @@ class StoredLungs(msgspec.Struct, frozen=True, array_like=True):
         shares  the compressed mask of the lungs, as in `CompressedShares.data`
         """
         kept = CompressedShares(self.mask_rows, self.mask_columns, self.threshold, shares)
-        values = {name: getattr(self, name) for name in COMMON_LUNG_FIELDS}
+        values = {name: getattr(self, name) for name in SHARED_LUNG_ATTRIBUTES}
         return LungFields(**values, compressed_shares=kept, cells_to_image=CoordinateMap(*self.pixel_map))
 
 
 _OF_CELLS: Final = ("mask_rows", "mask_columns", "threshold", "pixel_map")
 # Fields that `StoredLungs` and `LungFields` have in common, in the order of `StoredLungs`: all but those of the mask.
-COMMON_LUNG_FIELDS: Final = StoredLungs.__struct_fields__[len(_OF_CELLS) :]
+SHARED_LUNG_ATTRIBUTES: Final = StoredLungs.__struct_fields__[len(_OF_CELLS) :]
 
 
 def compact_json(value: Any) -> str:
@@ -313,7 +313,7 @@ def compact_json(value: Any) -> str:
     return format_json(value).decode()
 
 
-def map_values(pixel_map: CoordinateMap) -> MapValues:
+def pixel_map_values(pixel_map: CoordinateMap) -> MapValues:
     """Return a pixel map as stored in JSON: scale and offset of the rows, then scale and offset of the columns."""
     return (pixel_map.row_scale, pixel_map.row_offset, pixel_map.column_scale, pixel_map.column_offset)
 
