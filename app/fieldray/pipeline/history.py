@@ -106,7 +106,7 @@ class History:
 
     def runs(self, wanted: RunFilter = RunFilter()) -> tuple[RunSummary, ...]:  # noqa: B008 - it is frozen
         """Return the runs that match a filter with their counts, the newest run first."""
-        return tuple(found for found in self.run_query(HistoryQuery.summaries) if wanted.accepts(found))
+        return tuple(found for found in self.run_query(HistoryQuery.run_summaries) if wanted.accepts(found))
 
     def quality_by_day(self) -> dict[str, Counter[str]]:
         """Return the number of images with each note on image quality, by day, for the last 31 days.
@@ -158,7 +158,7 @@ class History:
         """
         after = (first_day + datetime.timedelta(days=31)).replace(day=1)
         since, until = (datetime.datetime.combine(day, datetime.time()).timestamp() for day in (first_day, after))
-        tallies = self.run_query(lambda query: query.tallies(since, until, folder=folder))
+        tallies = self.run_query(lambda query: query.image_tallies(since, until, folder=folder))
         specs = {tally.spec.pack_name: tally.spec for tally in tallies}
         manifests = {name: find_manifest(spec) for name, spec in specs.items()}
         checks = tuple(one.summary for one in constancy.read().records if since <= one.at_s < until)

@@ -306,7 +306,7 @@ class HistoryQuery(ResultQuery):
 
     # ---- the runs
 
-    def summaries(self) -> tuple[RunSummary, ...]:
+    def run_summaries(self) -> tuple[RunSummary, ...]:
         """Return all runs with their counts, the newest run first. The query reads only indexes, no results."""
         counts: defaultdict[int, Counter[Category]] = defaultdict(Counter)
         backends: defaultdict[int, Counter[str]] = defaultdict(Counter)
@@ -361,7 +361,7 @@ class HistoryQuery(ResultQuery):
             for row_id in page:
                 yield from of_image[row_id]
 
-    def tallies(self, since_s: float, until_s: float, *, folder: Path | None = None) -> tuple[ImageTally, ...]:
+    def image_tallies(self, since_s: float, until_s: float, *, folder: Path | None = None) -> tuple[ImageTally, ...]:
         """Count images by pack, class, reason and verdict. Returns the counts, the largest count first.
 
         For each pack, an image counts if the pack's first result for the image falls in the period.

@@ -62,7 +62,7 @@ def test_runs_come_with_their_counts_the_newest_first(store: ResultStore) -> Non
     second = add(store, replace(image("a"), backend="edgetpu"), spec=OTHER)
     store.set_verdict(1, DISAGREE, judged=image("a"))
     with HistoryQuery(store.path) as query:
-        newest, oldest = query.summaries()
+        newest, oldest = query.run_summaries()
     assert (newest.run.run_id, oldest.run.run_id) == (second, first)
     assert oldest.counts == {"abnormal": 1, "normal": 1, "refused": 1, "failed": 1}
     assert (oldest.counts_by_backend, newest.counts_by_backend) == ({"cpu": 2, "": 2}, {"edgetpu": 1})
@@ -95,7 +95,7 @@ def test_missing_images_are_counted_separately(store: ResultStore) -> None:
     store.set_run_state(run_id, "cancelled")
     assert save_run(store, image("a"), is_over=True) == run_id
     with HistoryQuery(store.path) as query:
-        (summary,) = query.summaries()
+        (summary,) = query.run_summaries()
         assert (summary.image_count, summary.absent_image_count) == (1, 1)
         assert [found.content_sha256 for found in query.result_briefs(run_id)] == ["a" * 64]
 
@@ -175,7 +175,7 @@ def test_no_file_contains_anything_of_a_deleted_run(store: ResultStore, path: Pa
     assert b"kept preview" in left and b"kept.dcm" in left
     assert not any(companion.exists() and companion.stat().st_size for companion in companion_files(path)[:1])
     with HistoryQuery(path) as query:
-        assert [summary.run.run_id for summary in query.summaries()] == [second]
+        assert [summary.run.run_id for summary in query.run_summaries()] == [second]
 
 
 def test_a_deleted_run_is_removed_from_the_log_while_another_window_is_open(store: ResultStore, path: Path) -> None:
@@ -297,7 +297,7 @@ def test_a_month_counts_each_image_once_per_pack_at_its_first_run(tmp_path: Path
         now = time.time()
         found = {
             (one.spec.pack_name, one.category, one.verdict): one.image_count
-            for one in query.tallies(now - 999, now + 999)
+            for one in query.image_tallies(now - 999, now + 999)
         }
         assert found == {
             (SPEC.packs[0].pack_name, "normal", "agree"): 1,
@@ -305,9 +305,9 @@ def test_a_month_counts_each_image_once_per_pack_at_its_first_run(tmp_path: Path
             (SPEC.packs[0].pack_name, "refused", None): 1,
             (OTHER.packs[0].pack_name, "abnormal", None): 1,
         }
-        (why,) = (one.reason for one in query.tallies(now - 999, now + 999) if one.category == "refused")
+        (why,) = (one.reason for one in query.image_tallies(now - 999, now + 999) if one.category == "refused")
         assert why is not None and why.code == "view"
-        assert query.tallies(now - 9999, now - 999) == query.tallies(now + 999, now + 9999) == ()
+        assert query.image_tallies(now - 9999, now - 999) == query.image_tallies(now + 999, now + 9999) == ()
 
 
 def test_a_month_of_one_folder_counts_its_images_alone(tmp_path: Path) -> None:
@@ -316,15 +316,15 @@ def test_a_month_of_one_folder_counts_its_images_alone(tmp_path: Path) -> None:
             add(store, replace(image(str(number)), ref=image_ref(path=Path(path))))
     with HistoryQuery(tmp_path / "results.sqlite") as query:
         until = time.time() + 999
-        assert sum(one.image_count for one in query.tallies(0, until)) == 3
-        assert sum(one.image_count for one in query.tallies(0, until, folder=Path("/clinic"))) == 2
-        assert query.tallies(0, until, folder=Path("/cli")) == ()
+        assert sum(one.image_count for one in query.image_tallies(0, until)) == 3
+        assert sum(one.image_count for one in query.image_tallies(0, until, folder=Path("/clinic"))) == 2
+        assert query.image_tallies(0, until, folder=Path("/cli")) == ()
 
 
 def test_a_month_does_not_count_a_failure_that_was_later_screened(tmp_path: Path) -> None:
     def counted() -> list[tuple[str, str, int]]:
         with HistoryQuery(tmp_path / "results.sqlite") as query:
-            found = query.tallies(0, time.time() + 999)
+            found = query.image_tallies(0, time.time() + 999)
             return sorted((one.spec.pack_name, one.category, one.image_count) for one in found)
 
     with ResultStore(tmp_path / "results.sqlite") as store:
@@ -340,7 +340,7 @@ def test_a_month_does_not_count_a_failure_that_was_later_screened(tmp_path: Path
 def test_a_month_states_common_refusals_and_different_operating_points(tmp_path: Path) -> None:
     def month() -> str:
         with HistoryQuery(tmp_path / "results.sqlite") as query:
-            tallies = query.tallies(0, time.time() + 999)
+            tallies = query.image_tallies(0, time.time() + 999)
         first = datetime.date(2026, 11, 1)
         found = MonthlyCounts(
             first_day=first, tallies=tallies, manifests={SPEC.packs[0].pack_name: None}, constancy_results=()

@@ -510,7 +510,7 @@ def test_a_read_mark_is_not_counted_as_a_verdict(store: ResultStore, path: Path)
     store.set_verdict(2, AGREE, judged=image("b.dcm", "b"))
     store.finish_run(run_id)
     with HistoryQuery(path) as history:
-        assert dict(history.summaries()[0].counts_by_verdict) == {"agree": 1}
+        assert dict(history.run_summaries()[0].counts_by_verdict) == {"agree": 1}
         assert [brief.verdict for brief in history.result_briefs(run_id)] == [None, "agree"]
     assert plan_deletion(path, [run_id]).verdict_count == 1
     assert check_database(path, progress=lambda _: None)["verdicts"] == 1
@@ -525,11 +525,13 @@ def test_a_read_mark_is_not_counted_as_a_verdict(store: ResultStore, path: Path)
 def test_a_run_without_a_living_program_is_interrupted(path: Path) -> None:
     with ResultStore(path) as store, ResultQuery(path) as query, HistoryQuery(path) as history:
         run_id = save_run(store, screened())
-        assert {query.run(run_id).state, store.run(run_id).state, history.summaries()[0].run.state} == {"running"}
+        assert {query.run(run_id).state, store.run(run_id).state, history.run_summaries()[0].run.state} == {"running"}
         store.set_run_state(run_id, "paused")
         assert query.runs()[0].state == "paused"
     with HistoryQuery(path) as history:  # closed without an end, as after a kill
-        assert {history.run(run_id).state, history.runs()[0].state, history.summaries()[0].run.state} == {"interrupted"}
+        assert {history.run(run_id).state, history.runs()[0].state, history.run_summaries()[0].run.state} == {
+            "interrupted"
+        }
     with ResultStore(path) as store:
         assert save_run(store, screened()) == run_id
         assert store.run(run_id).state == "running"

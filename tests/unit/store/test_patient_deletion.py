@@ -53,7 +53,7 @@ def test_a_patient_is_deleted_from_all_runs_and_no_other_patient(path: Path) -> 
     assert b'MRN-1"' not in kept and b'NAME^MRN-1"' not in kept and b"JPEG of MRN-1 " not in kept
     assert b"JPEG of MRN-10 " in kept
     with HistoryQuery(path) as query:
-        assert [found.verdict_count for found in query.summaries()] == [0, 0]
+        assert [found.verdict_count for found in query.run_summaries()] == [0, 0]
 
 
 def test_part_of_a_patient_id_or_an_empty_one_deletes_nobody(path: Path) -> None:

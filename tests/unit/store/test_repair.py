@@ -60,7 +60,7 @@ def read_all(path: Path) -> None:
     with ResultStore(path) as store:
         store.stamp_key()
     with HistoryQuery(path) as query:
-        query.summaries()
+        query.run_summaries()
         for run in query.runs():
             list(query.images_in_order(run.run_id))
             list(query.result_briefs(run.run_id))

@@ -255,7 +255,7 @@ def test_read_first_comes_back_and_makes_another_result(tmp_path: Path) -> None:
     )
     assert result_hash(seen) != result_hash(unseen)  # a verdict on the one does not count for the other
     with HistoryQuery(tmp_path / "results.sqlite") as query:
-        assert query.summaries()[0].counts == {"read_first": 1}
+        assert query.run_summaries()[0].counts == {"read_first": 1}
     with HistoryQuery(tmp_path / "results.sqlite") as query:
         listed = query.list_rows(1, ResultFilter(category="read_first"), ResultOrder())
     assert (len(listed.row_ids), listed.counts["read_first"]) == (1, 1)

@@ -59,7 +59,7 @@ def test_an_image_is_listed_by_its_most_urgent_result(store: ResultStore, path: 
         briefs = [(brief.row_id, brief.pack_position) for brief in query.result_briefs(run_id)]
         assert briefs == [(image.row_id, position) for image in images for position in (0, 1)]
         assert {brief.pack_position for brief in query.result_briefs(run_id, position=1)} == {1}
-        (summary,) = query.summaries()
+        (summary,) = query.run_summaries()
         assert (summary.image_count, summary.counts["abnormal"], summary.counts_by_backend["cpu"]) == (6, 3, 10)
         assert [query.category_counts(run_id, position=at)["abnormal"] for at in (0, 1)] == [2, 1]
         assert len(query.drift_samples(PackOfRun(run_id, 1), limit=99)) == 6
@@ -177,4 +177,4 @@ def test_a_disagreement_with_a_second_pack_is_found(store: ResultStore, path: Pa
     store.set_verdict(of_other.result_id, Verdict(choice="disagree"), judged=of_other.outcome)
     with HistoryQuery(path) as query:
         assert len(query.list_rows(run_id, ResultFilter(verdict="disagreed"), ResultOrder()).row_ids) == 1
-        assert query.summaries()[0].counts_by_verdict == {"disagree": 1}
+        assert query.run_summaries()[0].counts_by_verdict == {"disagree": 1}
