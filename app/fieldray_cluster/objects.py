@@ -27,7 +27,7 @@ from fieldray.domain.image import ImageRef
 from fieldray.errors import InputProblem, Unreadable
 from fieldray.imaging.discover import ListMembers
 from fieldray.imaging.identify import ref_with_problem
-from fieldray.imaging.object_identify import Identify, ObjectHead
+from fieldray.imaging.object_identify import Identify, ServerFileHead
 from fieldray_cluster.object_server import (
     MAX_OBJECT_BYTES,
     ListedObject,
@@ -74,7 +74,7 @@ def list_images_on_server(
                 data, state = server.read_beginning(address, state, length)
                 size_bytes = int(state.partition(" ")[0])
                 try:
-                    beginning = ObjectHead(ref=ref, data=np.frombuffer(data, np.uint8), size_bytes=size_bytes)
+                    beginning = ServerFileHead(ref=ref, data=np.frombuffer(data, np.uint8), size_bytes=size_bytes)
                     found = find_images(beginning)
                 except InputProblem as problem:
                     return [ref_with_problem(ref, problem)], state, False

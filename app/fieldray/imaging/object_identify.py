@@ -24,7 +24,7 @@ from fieldray.imaging.limits import MAX_FRAMES, DicomdirFound, ZipFound
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class ObjectHead:
+class ServerFileHead:
     """The first bytes of an object: a file on a server.
 
     ref         reference to the object, from which references to its images are made
@@ -38,7 +38,7 @@ class ObjectHead:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class ObjectContent:
+class ServerFileContent:
     """The content of an object (a file on a server). The constructor raises ValueError for impossible values.
 
     kind  kind of the content; `longer` if more bytes are needed to identify the object
@@ -61,10 +61,10 @@ class ObjectContent:
         return [replace(found, path=ref.path, member=None, frame=frame) for frame in frames if found]
 
 
-Identify = Callable[[ObjectHead], ObjectContent]
+Identify = Callable[[ServerFileHead], ServerFileContent]
 
 
-def identify_object(request: ObjectHead, *, is_own_report: IsOwnReport = lambda _head: False) -> ObjectContent:
+def identify_object(request: ServerFileHead, *, is_own_report: IsOwnReport = lambda _head: False) -> ServerFileContent:
     """Identify an object by its first bytes.
 
     is_own_report  returns whether the first bytes are those of a report of this program
@@ -76,14 +76,14 @@ def identify_object(request: ObjectHead, *, is_own_report: IsOwnReport = lambda 
         found = identify_unless_own_report(stream, request.ref, is_own_report)
     except InputProblem:
         if stream.needed_more_bytes:
-            return ObjectContent(kind="longer")
+            return ServerFileContent(kind="longer")
         raise
     if stream.needed_more_bytes:
-        return ObjectContent(kind="longer")
+        return ServerFileContent(kind="longer")
     if isinstance(found, list):
-        return ObjectContent(kind="images", ref=found[0])
+        return ServerFileContent(kind="images", ref=found[0])
     kinds = {DicomdirFound: "index", ZipFound: "zip", type(None): "own_report"}
-    return ObjectContent(kind=kinds[type(found)])  # type: ignore[arg-type]
+    return ServerFileContent(kind=kinds[type(found)])  # type: ignore[arg-type]
 
 
 class _HeadStream(io.BytesIO):

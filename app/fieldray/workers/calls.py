@@ -21,7 +21,7 @@ from fieldray.domain.model import HeaderRules, InputSpec, Model, OperatingPoint
 from fieldray.domain.pack_setup import PackSetup
 from fieldray.domain.run import RefusalOverrides
 from fieldray.imaging.archive import FoundMembers, MemberSearch
-from fieldray.imaging.object_identify import ObjectContent, ObjectHead
+from fieldray.imaging.object_identify import ServerFileContent, ServerFileHead
 from fieldray.inference.backend import NetworkOutput
 from fieldray.inference.worker import InferRequest
 from fieldray.processes.child import ChildFunction
@@ -235,7 +235,7 @@ READ_SHOWN_IMAGE: Final = ChildFunction("shown", DisplayRequest, ShownImage)
 DECODE_PREVIEW: Final = ChildFunction("preview", bytes, PreviewResult)
 HASH_FILE: Final = ChildFunction("hash", DisplayRequest, str)
 SEARCH_ZIP_MEMBERS: Final = ChildFunction("members", MemberSearch, FoundMembers)
-IDENTIFY_OBJECT: Final = ChildFunction("identify", ObjectHead, ObjectContent)
+IDENTIFY_OBJECT: Final = ChildFunction("identify", ServerFileHead, ServerFileContent)
 
 
 def lung_finder_of(model: Model) -> Model | None:

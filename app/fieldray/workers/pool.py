@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from fieldray.domain.finding import Stage
     from fieldray.domain.image import Image, ImageRef, NetworkInput, ShownImage
     from fieldray.domain.model import InputSpec, Model
-    from fieldray.imaging.object_identify import ObjectContent, ObjectHead
+    from fieldray.imaging.object_identify import ServerFileContent, ServerFileHead
     from fieldray.imaging.source import FileStamper
     from fieldray.inference.backend import NetworkOutput
     from fieldray.processes.child import ChildFunction
@@ -315,7 +315,7 @@ class WorkerPool(contextlib.AbstractContextManager["Workers"]):
 
         return image_refs_in_zip(ref, lambda question: self._ask(calls.SEARCH_ZIP_MEMBERS, lambda *_: question))
 
-    def identify_object(self, question: ObjectHead) -> ObjectContent:
+    def identify_object(self, question: ServerFileHead) -> ServerFileContent:
         """Identify an object on a server by its first bytes.
 
         Raises Unreadable, UnsuitableImage, WorkerProblem, PoolClosed.
