@@ -31,11 +31,13 @@ from fieldray.errors import UsageProblem
 from fieldray.plain_text import find_look_alikes
 from fieldray.reasons import Reason, reason
 
-POSITIVE_NAMES: Final = frozenset(
+POSITIVE_CLASS_NAMES: Final = frozenset(
     {"abnormal", "positive", "pathological", "1", "1.0", "true", "yes", "disease", "pathology"}
 )
-NEGATIVE_NAMES: Final = frozenset({"normal", "negative", "healthy", "0", "0.0", "false", "no", NO_FINDING, "clear"})
-UNCERTAIN_NAMES: Final = frozenset({"-1", "-1.0", "uncertain"})  # the spellings of CheXpert and MIMIC-CXR
+NEGATIVE_CLASS_NAMES: Final = frozenset(
+    {"normal", "negative", "healthy", "0", "0.0", "false", "no", NO_FINDING, "clear"}
+)
+UNCERTAIN_LABELS: Final = frozenset({"-1", "-1.0", "uncertain"})  # the spellings of CheXpert and MIMIC-CXR
 LABEL_TABLE_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "image": (
         *("path", "image", "file", "filename", "file_name", "name", "film", "sop_instance_uid"),
@@ -62,8 +64,8 @@ _MIN_NAME_SIMILARITY: Final = 0.8
 class ClassNames:
     """Names of the positive class and names of the negative class, in lower case."""
 
-    positive: frozenset[str] = POSITIVE_NAMES
-    negative: frozenset[str] = NEGATIVE_NAMES
+    positive: frozenset[str] = POSITIVE_CLASS_NAMES
+    negative: frozenset[str] = NEGATIVE_CLASS_NAMES
 
 
 ENGLISH_CLASS_NAMES: Final = ClassNames()  # English names
@@ -81,30 +83,31 @@ class ReferenceLabels:
     notes               messages about table rows and images that were left out, and about unusual class names
     """
 
-    truths: Mapping[str, bool]
-    patients: Mapping[str, str] = field(default_factory=dict)
-    exams: Mapping[str, str] = field(default_factory=dict)
+    truth_by_image: Mapping[str, bool]
+    patient_by_image: Mapping[str, str] = field(default_factory=dict)
+    exam_by_image: Mapping[str, str] = field(default_factory=dict)
     reader_labels: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
-    rows_without_image: Mapping[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
+    rows_without_image_by_truth: Mapping[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
     notes: tuple[Reason, ...] = ()
 
 
 def labels_from_folders(
-    refs: Iterable[ImageRef], *, positive: Sequence[str] = (), usual: ClassNames = ENGLISH_CLASS_NAMES
+    refs: Iterable[ImageRef], *, positive: Sequence[str] = (), known_names: ClassNames = ENGLISH_CLASS_NAMES
 ) -> ReferenceLabels:
     """Label each image by the name of the folder that contains the image file.
 
     For a file inside a zip file, the folder is the folder inside the zip file.
 
-    positive  names of the folders of positive images, in any letter case; without such names, `usual` decides
+    positive  names of the folders of positive images, in any letter case; without such names, `known_names` decides
     usual     class names that are recognised without `positive`
 
     Raises UsageProblem unless there are positive and negative images, or if it is unknown which class is positive.
     """
     classes = {ref.key: _folder(ref) for ref in refs}
-    is_positive = truth_by_class(set(classes.values()), positive=positive, usual=usual)
+    is_positive = truth_by_class(set(classes.values()), positive=positive, known_names=known_names)
     return ReferenceLabels(
-        truths={key: is_positive[name] for key, name in classes.items()}, notes=_counted(is_positive, usual)
+        truth_by_image={key: is_positive[name] for key, name in classes.items()},
+        notes=_counted(is_positive, known_names),
     )
 
 
@@ -114,17 +117,17 @@ def _folder(ref: ImageRef) -> str:
 
 
 def truth_by_class(
-    names: set[str], *, positive: Sequence[str], usual: ClassNames = ENGLISH_CLASS_NAMES
+    names: set[str], *, positive: Sequence[str], known_names: ClassNames = ENGLISH_CLASS_NAMES
 ) -> dict[str, bool]:
     """Return for each class name whether the class is positive.
 
     With `positive`, every class that `positive` does not name is negative. Without `positive`, each name must be in
-    `usual`. One exception: of exactly two names, one is enough. "normal" in `usual` makes "tuberculosis" positive.
+    `known_names`. One exception: of exactly two names, one is enough. "normal" in `known_names` makes "tuberculosis" positive.
 
     Raises UsageProblem if the positive class stays unknown, or if all class names are positive, or all are negative.
     """
     spelt = {name: name.strip().casefold() for name in names}
-    positives, negatives = usual.positive, usual.negative
+    positives, negatives = known_names.positive, known_names.negative
     listed = ", ".join(sorted(names))
     if wanted := {name.strip().casefold() for name in positive}:
         if missing := wanted - set(spelt.values()):
@@ -167,7 +170,7 @@ def labels_from_table(
     *,
     positive: Sequence[str] = (),
     columns: Mapping[str, str] | None = None,
-    usual: ClassNames = ENGLISH_CLASS_NAMES,
+    known_names: ClassNames = ENGLISH_CLASS_NAMES,
 ) -> ReferenceLabels:
     """Read labels from a CSV file with a header line: one row per image, or one row per image and reader.
 
@@ -192,7 +195,7 @@ def labels_from_table(
     names a screened image, or unless there are positive and negative labels.
     """
     rows, layout = _laid_out(table, columns or {})
-    found = _LabelTableMatcher(table, refs, layout, usual)
+    found = _LabelTableMatcher(table, refs, layout, known_names)
     for line, row in rows:
         found.add(line, row)
     return found.reference(positive)
@@ -203,22 +206,22 @@ def check_label_table(
     *,
     positive: Sequence[str] = (),
     columns: Mapping[str, str] | None = None,
-    usual: ClassNames = ENGLISH_CLASS_NAMES,
+    known_names: ClassNames = ENGLISH_CLASS_NAMES,
 ) -> None:
     """Raise UsageProblem for an unusable label table, before any image is searched for.
 
     Only problems that do not depend on the images are found. Parameters and errors are those of `labels_from_table`.
     """
     rows, layout = _laid_out(table, columns or {})
-    found = _LabelTableMatcher(table, (), layout, usual)
+    found = _LabelTableMatcher(table, (), layout, known_names)
     for line, row in rows:
         found.add(line, row)
     found.check_rows()
     labels = _certain({one.text for one in found.read}, positive)
     if not layout.has_several_classes and (positive or len({label.casefold() for label in labels}) < 2):
-        truth_by_class(labels, positive=positive, usual=usual)
+        truth_by_class(labels, positive=positive, known_names=known_names)
     if layout.has_several_classes:
-        finding_predicate(found.read, positive, negatives=usual.negative)
+        finding_predicate(found.read, positive, negatives=known_names.negative)
 
 
 def _laid_out(table: Path, columns: Mapping[str, str]) -> tuple[list[tuple[int, dict[str, str]]], LabelLayout]:
@@ -238,7 +241,7 @@ def _certain(labels: set[str], positive: Sequence[str]) -> set[str]:
     A label such as "-1" stays if `positive` contains that label.
     """
     asked = {name.strip().casefold() for name in positive}
-    return {label for label in labels if label.casefold() not in UNCERTAIN_NAMES - asked}
+    return {label for label in labels if label.casefold() not in UNCERTAIN_LABELS - asked}
 
 
 def _problems(table: Path, wrong: Mapping[str, Sequence[str]]) -> UsageProblem:
@@ -364,7 +367,9 @@ class _LabelTableMatcher:
         if before is None:
             self._rows[key, row.reader] = row
         elif self._layout.merges_rows:
-            classes = (before.classes | row.classes) - (NEGATIVE_NAMES if row.classes != before.classes else set())
+            classes = (before.classes | row.classes) - (
+                NEGATIVE_CLASS_NAMES if row.classes != before.classes else set()
+            )
             self._rows[key, row.reader] = replace(before, classes=classes)
         else:
             if (before.classes, before.uncertain) != (row.classes, row.uncertain):
@@ -409,7 +414,7 @@ class _LabelTableMatcher:
             truth = finding_predicate(self.read, positive, negatives=self._usual.negative)
         else:
             certain = _certain({row.text for row in self.read}, positive)
-            is_positive = truth_by_class(certain, positive=positive, usual=self._usual)
+            is_positive = truth_by_class(certain, positive=positive, known_names=self._usual)
             counted = _counted(is_positive, self._usual)
 
             def truth(row: LabelRow) -> bool | None:
@@ -425,11 +430,11 @@ class _LabelTableMatcher:
         uncertain = sum(truth(row) is None for row in self.read)
         missing = Counter(map(truth, self._unknown))
         return ReferenceLabels(
-            truths=truths,
-            patients={key: row.patient for (key, _), row in self._rows.items() if row.patient},
-            exams={key: row.exam for (key, _), row in self._rows.items() if row.exam},
+            truth_by_image=truths,
+            patient_by_image={key: row.patient for (key, _), row in self._rows.items() if row.patient},
+            exam_by_image={key: row.exam for (key, _), row in self._rows.items() if row.exam},
             reader_labels={name: own for name, own in readers.items() if name},
-            rows_without_image={side: missing[side] for side in (True, False)},
+            rows_without_image_by_truth={side: missing[side] for side in (True, False)},
             notes=(
                 *self._notes(),
                 *([reason("audit_rows_uncertain", count=uncertain)] if uncertain else []),

@@ -87,16 +87,16 @@ def make_cases(results: Iterable[StoredResult], reference: ReferenceLabels, *, l
     """
     for result in results:
         ref = result.outcome.ref
-        if ref.key in reference.truths:
+        if ref.key in reference.truth_by_image:
             score, category = score_and_category(result.outcome, label)
-            patient = reference.patients.get(ref.key) or patient_id_if_usable(ref.header.patient_id)
-            exam = reference.exams.get(ref.key) or ref.patient_study_key
+            patient = reference.patient_by_image.get(ref.key) or patient_id_if_usable(ref.header.patient_id)
+            exam = reference.exam_by_image.get(ref.key) or ref.patient_study_key
             yield Case(
                 image=ref.key,
                 row_id=result.row_id,
                 patient=patient or exam,
                 exam=exam,
-                truth=reference.truths[ref.key],
+                truth=reference.truth_by_image[ref.key],
                 score=score,
                 category=category,
                 header=ref.header,

@@ -119,7 +119,7 @@ def audit_run(database: Path, pack_in_run: PackOfRun, request: AuditRequest, *, 
     return AuditReport(
         subject=_subject(judged, request, label, model),
         audit=dataclasses.replace(found, notes=notes),
-        rows_without_image=reference.rows_without_image,
+        rows_without_image=reference.rows_without_image_by_truth,
         drifts=drifts,
         proposal=proposal,
         threshold_plan=planned,
@@ -179,7 +179,7 @@ def require_usable_request(request: AuditRequest, paths: Sequence[Path] = ()) ->
     require_valid_prices(request.prices)
     if isinstance(request.label_source, Path):
         classes, columns = request.positive_classes, request.column_names
-        check_label_table(request.label_source, positive=classes, columns=columns, usual=usual_class_names())
+        check_label_table(request.label_source, positive=classes, columns=columns, known_names=usual_class_names())
     if paths and request.label_source != "verdicts":
         _labels_of(request, [ref for ref in discover(paths, is_own_report=is_own_report) if not _is_none(ref.problem)])
 
@@ -300,7 +300,7 @@ def _reference(judged: _PackResults, request: AuditRequest, label: str) -> Refer
         truths = truths_from_verdicts(judged.results(), label=label)
         if not truths:
             raise UsageProblem(reason("audit_no_verdicts", run=judged.pack_in_run))
-        return ReferenceLabels(truths=truths, notes=(reason("audit_verdicts"),))
+        return ReferenceLabels(truth_by_image=truths, notes=(reason("audit_verdicts"),))
     outcomes = [answer.outcome for answer in judged.results()]
     refs = [outcome.ref for outcome in outcomes if not _is_none(getattr(outcome, "reason", None))]
     if not refs:
@@ -311,8 +311,8 @@ def _reference(judged: _PackResults, request: AuditRequest, label: str) -> Refer
 def _labels_of(request: AuditRequest, refs: Sequence[ImageRef]) -> ReferenceLabels:
     source, positive, usual = request.label_source, request.positive_classes, usual_class_names()
     if isinstance(source, Path):
-        return labels_from_table(source, refs, positive=positive, columns=request.column_names, usual=usual)
-    return labels_from_folders(refs, positive=positive, usual=usual)
+        return labels_from_table(source, refs, positive=positive, columns=request.column_names, known_names=usual)
+    return labels_from_folders(refs, positive=positive, known_names=usual)
 
 
 @functools.cache

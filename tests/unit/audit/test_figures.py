@@ -175,14 +175,16 @@ def test_verdicts_confirm_or_reverse_an_answer_or_give_no_label() -> None:
     ]  # fmt: skip
     truths = truths_from_verdicts(results, label="opacity")
     assert truths == {"/x/1.png": True, "/x/2.png": False, "/x/3.png": False, "/x/4.png": True}
-    made = list(make_cases(results, ReferenceLabels(truths=truths, patients={"/x/1.png": "A"}), label="opacity"))
+    made = list(
+        make_cases(results, ReferenceLabels(truth_by_image=truths, patient_by_image={"/x/1.png": "A"}), label="opacity")
+    )
     assert [(one.patient, one.score) for one in made] == [
         ("A", 0.9),
         ("/x/2.png", 0.9),
         ("/x/3.png", 0.1),
         ("/x/4.png", 0.1),
     ]
-    assert all(one.score is None for one in make_cases(results, ReferenceLabels(truths=truths), label="other"))
+    assert all(one.score is None for one in make_cases(results, ReferenceLabels(truth_by_image=truths), label="other"))
 
 
 @pytest.mark.parametrize("number", ["", "ANONYMOUS", "0"])
@@ -193,7 +195,9 @@ def test_placeholder_patient_ids_are_not_counted_as_one_patient(number: str) -> 
         for one, header in ((_stored(n, n / 6, None), header) for n, header in enumerate(headers))
     ]
     truths = {one.outcome.ref.key: one.row_id % 2 == 0 for one in results}
-    found = figures.compute_audit(list(make_cases(results, ReferenceLabels(truths=truths), label="opacity")), [POINT])
+    found = figures.compute_audit(
+        list(make_cases(results, ReferenceLabels(truth_by_image=truths), label="opacity")), [POINT]
+    )
     assert found.patients == 3 and "audit_patients_unknown" in {note.code for note in found.notes}
 
 
@@ -206,7 +210,7 @@ def test_each_of_two_labels_is_judged_separately() -> None:
     assert truths_from_verdicts(results, label="opacity") == {"/x/1.png": True, "/x/2.png": False, "/x/3.png": False}
     assert truths_from_verdicts(results, label="mass") == {"/x/3.png": False, "/x/5.png": True}
     truths = {f"/x/{number}.png": number == 5 for number in range(1, 7)}
-    made = list(make_cases(results, ReferenceLabels(truths=truths), label="mass"))
+    made = list(make_cases(results, ReferenceLabels(truth_by_image=truths), label="mass"))
     assert [one.category for one in made] == ["normal"] * 4 + ["abnormal", "normal"]
     found = figures.compute_audit(made, [POINT])
     assert found.misclassified == () and found.unsure_share.count == 0

@@ -45,12 +45,15 @@ def problem(folder: Path, text: str | bytes, **options: object) -> str:
 @pytest.mark.parametrize("name", ["{folder}/train/a.png", "train/a.png", "'train/a.png"])
 def test_a_label_matches_an_image_by_its_path_or_the_end_of_it(tmp_path: Path, name: str) -> None:
     found = read(tmp_path, f"path,label\n{name.format(folder=tmp_path)},abnormal\nb.dcm,normal\n")
-    assert found.truths == {str(tmp_path / "train" / "a.png"): True, str(tmp_path / "b.dcm"): False}
+    assert found.truth_by_image == {str(tmp_path / "train" / "a.png"): True, str(tmp_path / "b.dcm"): False}
 
 
 def test_a_label_matches_an_image_by_uid_or_zip_member(tmp_path: Path) -> None:
     found = read(tmp_path, "image;label;patient\n1.2.3;1;P1\nЗнімок.png;0;P2\n")
-    assert sorted(found.truths.values()) == [False, True] and sorted(found.patients.values()) == ["P1", "P2"]
+    assert sorted(found.truth_by_image.values()) == [False, True] and sorted(found.patient_by_image.values()) == [
+        "P1",
+        "P2",
+    ]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1251"])
@@ -58,7 +61,7 @@ def test_a_label_matches_an_image_by_uid_or_zip_member(tmp_path: Path) -> None:
 def test_tables_of_every_spreadsheet_are_read(tmp_path: Path, encoding: str, separator: str) -> None:
     rows = [("Image", "Label"), ("Знімок.png", "abnormal"), ("b.dcm", "normal")]
     text = "\r\n".join(separator.join(row) for row in rows)
-    assert sorted(read(tmp_path, text.encode(encoding)).truths.values()) == [False, True]
+    assert sorted(read(tmp_path, text.encode(encoding)).truth_by_image.values()) == [False, True]
 
 
 def test_a_name_shared_by_two_images_is_refused(tmp_path: Path) -> None:
@@ -68,7 +71,7 @@ def test_a_name_shared_by_two_images_is_refused(tmp_path: Path) -> None:
 
 def test_a_path_in_another_folder_is_another_image(tmp_path: Path) -> None:
     found = read(tmp_path, "path,label\nvalidation/a.png,1\ntrain/a.png,1\nb.dcm,0\n")
-    assert len(found.truths) == 2
+    assert len(found.truth_by_image) == 2
     assert [note.code for note in found.notes] == ["audit_images_unlabelled", "audit_rows_unknown"]
     first = tmp_path / "test" / "a.png"
     assert f"Line: 2 (validation/a.png ≠ {first})." in found.notes[1].text
@@ -79,7 +82,7 @@ def test_two_labels_for_one_image_are_refused_and_the_same_twice_counts_once(tmp
     said = problem(tmp_path, "path,label\ntrain/a.png,1\nb.dcm,0\ntrain/a.png,0\n,1\nb.dcm,\n")
     assert "used: 3." in said and "label: 5; 6." in said and "two labels: 2, 4 (train/a.png: 1, 0)." in said
     found = read(tmp_path, "path,label\ntrain/a.png,1\nb.dcm,0\ntrain/a.png,1\n")
-    assert len(found.truths) == 2 and [note.code for note in found.notes] == [
+    assert len(found.truth_by_image) == 2 and [note.code for note in found.notes] == [
         "audit_images_unlabelled",
         "audit_rows_doubled",
     ]
@@ -119,14 +122,14 @@ def test_a_missing_table_is_named(tmp_path: Path) -> None:
 
 def test_columns_can_be_named(tmp_path: Path) -> None:
     found = read(tmp_path, "Datei,Befund\nb.dcm,1\ntest/a.png,0\n", columns={"image": "datei", "label": "Befund"})
-    assert len(found.truths) == 2
+    assert len(found.truth_by_image) == 2
 
 
 def test_folders_are_labels(tmp_path: Path) -> None:
     images = [ImageRef(path=tmp_path / kind / f"{n}.png") for kind in ("NORMAL", "tuberculosis") for n in range(2)]
     zipped = ImageRef(path=tmp_path / "more.zip", zip_member="x/normal/9.png")
     found = labels_from_folders([*images, zipped])
-    assert [found.truths[ref.key] for ref in (*images, zipped)] == [False, False, True, True, False]
+    assert [found.truth_by_image[ref.key] for ref in (*images, zipped)] == [False, False, True, True, False]
 
 
 def test_unknown_class_names_need_a_positive_class() -> None:
@@ -161,10 +164,10 @@ def test_a_misspelt_label_is_refused_and_positives_are_listed(tmp_path: Path) ->
 def test_minus_one_means_uncertain_not_positive(tmp_path: Path) -> None:
     text = "path,label\nb.dcm,0.0\ntrain/a.png,1.0\ntest/a.png,-1.0\n"
     found = read(tmp_path, text)
-    assert sorted(found.truths.values()) == [False, True]
+    assert sorted(found.truth_by_image.values()) == [False, True]
     assert "audit_rows_uncertain" in {note.code for note in found.notes}
     asked = read(tmp_path, text, positive=("1.0", "-1.0"))
-    assert sorted(asked.truths.values()) == [False, True, True]
+    assert sorted(asked.truth_by_image.values()) == [False, True, True]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes and devices of POSIX")
@@ -178,14 +181,14 @@ def test_a_table_that_never_ends_is_not_read(tmp_path: Path) -> None:
 
 def test_separator_lines_and_empty_rows_are_skipped(tmp_path: Path) -> None:
     text = "sep=;\r\nimage;label,of\r\nb.dcm;1\r\n;\r\nЗнімок.png;0\r\n;\r\n;;\r\n"
-    assert sorted(read(tmp_path, text, columns={"label": "label,of"}).truths.values()) == [False, True]
+    assert sorted(read(tmp_path, text, columns={"label": "label,of"}).truth_by_image.values()) == [False, True]
     assert "label: 5." in problem(tmp_path, "sep=,\nimage,label\nb.dcm,1\n,\ntrain/a.png,\n")
 
 
 def test_a_name_without_suffix_matches_a_single_image(tmp_path: Path) -> None:
     found = read(tmp_path, "image,label\nb,1\ntrain\\a,0\nc.zip!inner/Знімок,1\n")
-    assert found.truths[str(tmp_path / "b.dcm")] and not found.truths[str(tmp_path / "train" / "a.png")]
-    assert len(found.truths) == 3
+    assert found.truth_by_image[str(tmp_path / "b.dcm")] and not found.truth_by_image[str(tmp_path / "train" / "a.png")]
+    assert len(found.truth_by_image) == 3
     assert "more of the path): 2 (a)" in problem(tmp_path, "image,label\na,1\nb,0\n")
     assert "matches a screened image" in problem(
         tmp_path, "image,label\n1.2,1\n1.2.3.4,0\n"
@@ -201,5 +204,5 @@ def test_a_longer_path_in_the_table_is_reported_with_the_screened_path(tmp_path:
 def test_ukrainian_class_names_are_understood(tmp_path: Path, positive: str, negative: str) -> None:
     text = f"image;label\nb.dcm;{positive}\nЗнімок.png;{negative}\n"
     found = read(tmp_path, text, usual=usual_class_names())
-    assert found.truths[str(tmp_path / "b.dcm")] and sorted(found.truths.values()) == [False, True]
+    assert found.truth_by_image[str(tmp_path / "b.dcm")] and sorted(found.truth_by_image.values()) == [False, True]
     assert [note.code for note in found.notes] == ["audit_images_unlabelled"]

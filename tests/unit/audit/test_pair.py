@@ -38,7 +38,7 @@ def result(number: int, score: float | None, *, label: str, folder: str) -> Stor
 
 def cases_of(results: list[StoredResult], *, sick: set[int]) -> list[Case]:
     truths = {one.outcome.ref.key: one.row_id in sick for one in results}
-    return list(make_cases(results, ReferenceLabels(truths=truths), label="opacity"))
+    return list(make_cases(results, ReferenceLabels(truth_by_image=truths), label="opacity"))
 
 
 def test_areas_on_images_scored_by_both_runs_equal_those_of_scikit_learn() -> None:

@@ -120,7 +120,7 @@ def test_folders_that_are_no_labels_are_refused_before_anything_is_screened(
 
 
 def truths(folder: Path, text: str, **options: object) -> dict[str, bool]:
-    return {Path(key).stem: truth for key, truth in read(folder, text, **options).truths.items()}
+    return {Path(key).stem: truth for key, truth in read(folder, text, **options).truth_by_image.items()}
 
 
 def test_nih_s_table_has_several_labels_a_cell_and_its_own_column_names(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_nih_s_table_has_several_labels_a_cell_and_its_own_column_names(tmp_path
     text += "c.png,Effusion,1,2\n"
     assert truths(tmp_path, text) == {"a": True, "b": False, "c": True}
     assert truths(tmp_path, text, positive=["mass"]) == {"a": True, "b": False, "c": False}
-    assert sorted(read(tmp_path, text).patients.values()) == ["1", "2", "2"]
+    assert sorted(read(tmp_path, text).patient_by_image.values()) == ["1", "2", "2"]
     with pytest.raises(UsageProblem, match="No image is labelled nodule"):
         read(tmp_path, text, positive=["nodule"])
 
@@ -140,8 +140,8 @@ def test_chexpert_s_table_has_a_column_for_each_class_and_uncertain_ones_are_lef
     table = tmp_path / "train.csv"
     table.write_text(CHEXPERT + "\n".join(f"patient0000{row}" for row in rows))
     found = labels_from_table(table, images)
-    assert {Path(key).stem: truth for key, truth in found.truths.items()} == {"a": True, "b": False}
-    assert set(found.patients.values()) == {"patient00000", "patient00001", "patient00002"}
+    assert {Path(key).stem: truth for key, truth in found.truth_by_image.items()} == {"a": True, "b": False}
+    assert set(found.patient_by_image.values()) == {"patient00000", "patient00001", "patient00002"}
     assert "audit_rows_uncertain" in {note.code for note in found.notes}
 
 
@@ -155,15 +155,15 @@ def test_vindr_s_readers_are_counted_by_majority_and_kept_apart(tmp_path: Path) 
     ]
     rows += ["c.png,No finding,14,R2,"]
     found = read(tmp_path, BOXES + "\n".join(rows))
-    assert {Path(key).stem: truth for key, truth in found.truths.items()} == {"a": True, "b": False}  # c: a tie
+    assert {Path(key).stem: truth for key, truth in found.truth_by_image.items()} == {"a": True, "b": False}  # c: a tie
     assert {name: len(own) for name, own in found.reader_labels.items()} == {"R1": 3, "R2": 3, "R3": 1}
     assert {note.code for note in found.notes} >= {"audit_readers_split", "audit_images_unlabelled"}
     wide = read(tmp_path, VINDR + "a.png,R1,1,0\na.png,R2,1,0\nb.png,R1,0,1\nb.png,R2,0,1\n")
-    assert sorted(wide.truths.values()) == [False, True] and list(wide.reader_labels) == ["R1", "R2"]
+    assert sorted(wide.truth_by_image.values()) == [False, True] and list(wide.reader_labels) == ["R1", "R2"]
 
 
 def test_an_image_that_is_named_twice_counts_once(tmp_path: Path) -> None:
     found = read(tmp_path, "image,label\na.png,1\nb.png,0\na.png,1\n")
-    assert len(found.truths) == 2
+    assert len(found.truth_by_image) == 2
     assert "1 row of the table repeats an earlier row" in " ".join(note.text for note in found.notes)
     check_label_table(tmp_path / "labels.csv")
