@@ -12,8 +12,8 @@ from fieldray.audit.report import (
     ComparedPack,
     PackComparison,
     PairedFigure,
-    Prices,
     ProposalGoal,
+    ScreeningPrices,
     propose_operating_point,
     threshold_plan,
 )
@@ -22,7 +22,7 @@ from fieldray.domain.image import ImageHeader
 from fieldray.domain.model import OperatingPoint
 from outcomes import POINT
 
-PRICES = Prices(screening=2.0, test=20.0)
+PRICES = ScreeningPrices(screening=2.0, test=20.0)
 PATIENTS = CountingRule(unit="patient")
 
 
@@ -31,7 +31,7 @@ def audit_report(
     *,
     scores: Mapping[int, float],
     points: Sequence[OperatingPoint] = (POINT,),
-    prices: Prices | None = PRICES,
+    prices: ScreeningPrices | None = PRICES,
     rule: CountingRule = PATIENTS,
 ) -> AuditReport:
     """Return a report of 60 cases, of which the odd rows are positive and score 0.85, the others 0.45.
@@ -61,7 +61,7 @@ def audit_report(
     return AuditReport(
         subject=subject,
         audit=compute_audit(cases, points, rule=rule),
-        rows_without_image={True: 0, False: 0},
+        rows_without_image_by_truth={True: 0, False: 0},
         drifts=(measure_drift([60, 0], [0, 60], of="scores"),),
         proposal=proposal,
         threshold_plan=threshold_plan(cases, thresholds, rule=rule, base_point=point, prevalence=0.1, prices=prices),

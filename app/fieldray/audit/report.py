@@ -352,22 +352,22 @@ class AuditReport:
 
     subject: AuditSubject
     audit: Audit
-    rows_without_image: Mapping[bool, int]
+    rows_without_image_by_truth: Mapping[bool, int]
     drifts: tuple[Drift, ...]
     proposal: ThresholdProposal
     threshold_plan: ThresholdPlan | None = None
     pack_comparison: PackComparison | None = None
 
 
-UNITS_OF_PLAN: Final = 1000  # number of units to which the numbers of a plan refer
-ALL_UNITS: Final = ("", "")
+PLAN_UNIT_COUNT: Final = 1000  # number of units to which the numbers of a plan refer
+ALL_UNITS_SUBGROUP: Final = ("", "")
 _STEPS: Final = 1000  # steps between the scores 0 and 1
 _LADDER: Final = (1.0, 0.99, 0.98, 0.95, 0.9, 0.85, 0.8, 0.7, 0.5)
 _ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prices:
+class ScreeningPrices:
     """Prices of screening per unit (image, examination or patient), 0 or more, all in one currency.
 
     screening  price of screening one unit
@@ -428,7 +428,7 @@ class ThresholdPlan:
     """
 
     prevalence: float
-    prices: Prices | None
+    prices: ScreeningPrices | None
     units: int
     units_not_assessed: int
     positives_not_assessed: int
@@ -436,7 +436,7 @@ class ThresholdPlan:
     shown_thresholds: tuple[float, ...]
 
 
-def require_valid_prices(prices: Prices | None) -> None:
+def require_valid_prices(prices: ScreeningPrices | None) -> None:
     """Raise UsageProblem if a price is negative, infinite or not a number."""
     for value in (prices.screening, prices.test, prices.unsure) if prices else ():
         if not 0 <= value < math.inf:
@@ -450,7 +450,7 @@ def threshold_plan(
     rule: CountingRule,
     base_point: OperatingPoint | None,
     prevalence: float,
-    prices: Prices | None,
+    prices: ScreeningPrices | None,
 ) -> ThresholdPlan | None:
     """Compute the threshold plan of an audit; None if every unit has the condition, or if no unit has the condition.
 
@@ -465,14 +465,14 @@ def threshold_plan(
     (scores, truth, _), groups = scores_and_truths(units), {}
     thresholds = sorted(points | {math.floor(_STEPS * score) / _STEPS for score in scores if math.isfinite(score)})
     zones = {at: (rule.referral_score_at(at, base_point), *shifted_uncertain_zone(base_point, at)) for at in thresholds}
-    for by, name, members in ((*ALL_UNITS, units), *subgroups(cases, rule)):
+    for by, name, members in ((*ALL_UNITS_SUBGROUP, units), *subgroups(cases, rule)):
         if both := _by_truth(members):
             groups[by, name] = {
                 at: _step(at, zone, both, prevalence=prevalence, prices=prices) for at, zone in zones.items()
             }
-    if ALL_UNITS not in groups:
+    if ALL_UNITS_SUBGROUP not in groups:
         return None
-    steps = groups[ALL_UNITS].values()
+    steps = groups[ALL_UNITS_SUBGROUP].values()
     most = max(step.sensitivity.value for step in steps)
     ladder = {max(step.threshold for step in steps if step.sensitivity.value >= min(each, most)) for each in _LADDER}
     without = np.isneginf(scores)
@@ -511,7 +511,7 @@ def _step(
     both: tuple[_Ranked, _Ranked],
     *,
     prevalence: float,
-    prices: Prices | None,
+    prices: ScreeningPrices | None,
 ) -> ThresholdRow:
     """Return the row of the threshold plan at one threshold.
 
@@ -522,11 +522,11 @@ def _step(
     hits = wilson_share(len(positives) - int(np.searchsorted(positives, edge)), len(positives), effective_count=many)
     spared = wilson_share(int(np.searchsorted(negatives, edge)), len(negatives), effective_count=others)
     ppv, npv = predictive_values(hits, spared, prevalence=prevalence)
-    detected = UNITS_OF_PLAN * prevalence * hits.value
-    referred = detected + UNITS_OF_PLAN * (1 - prevalence) * complement_share(spared).value
+    detected = PLAN_UNIT_COUNT * prevalence * hits.value
+    referred = detected + PLAN_UNIT_COUNT * (1 - prevalence) * complement_share(spared).value
     in_zone = [int(np.searchsorted(own, high) - np.searchsorted(own, low)) / len(own) for own in (positives, negatives)]
-    unsure = UNITS_OF_PLAN * (prevalence * in_zone[0] + (1 - prevalence) * in_zone[1])
-    cost = UNITS_OF_PLAN * prices.screening + referred * prices.test + unsure * prices.unsure if prices else None
+    unsure = PLAN_UNIT_COUNT * (prevalence * in_zone[0] + (1 - prevalence) * in_zone[1])
+    cost = PLAN_UNIT_COUNT * prices.screening + referred * prices.test + unsure * prices.unsure if prices else None
     return ThresholdRow(
         threshold=threshold,
         sensitivity=hits,
@@ -535,7 +535,7 @@ def _step(
         npv=npv,
         referred=referred,
         detected=detected,
-        missed=UNITS_OF_PLAN * prevalence - detected,
+        missed=PLAN_UNIT_COUNT * prevalence - detected,
         unsure=unsure,
         cost=cost,
         cost_per_detected=None if cost is None or not detected else cost / detected,

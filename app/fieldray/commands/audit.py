@@ -207,7 +207,7 @@ def _wrong_usage(options: argparse.Namespace) -> str:
 
 
 def _request(options: argparse.Namespace) -> AuditRequest:
-    from fieldray.audit.report import Prices, ProposalGoal
+    from fieldray.audit.report import ProposalGoal, ScreeningPrices
     from fieldray.pipeline.auditing import AuditRequest
 
     prices = {name: getattr(options, f"price_{name}") for name in ("screening", "test", "unsure")}
@@ -223,7 +223,7 @@ def _request(options: argparse.Namespace) -> AuditRequest:
         unit=options.by,
         referral_rule=options.refer,
         goal=wanted,
-        prices=Prices(**prices) if prices else None,
+        prices=ScreeningPrices(**prices) if prices else None,
         compared_pack=options.against,
     )
 

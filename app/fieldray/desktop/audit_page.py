@@ -22,7 +22,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from fieldray.audit.report import AuditReport, Prices, ProposalGoal
+from fieldray.audit.report import AuditReport, ProposalGoal, ScreeningPrices
 from fieldray.desktop.dialogs import DIALOG_MARGINS, dialog_buttons, form_layout
 from fieldray.desktop.past_runs import AuditController
 from fieldray.desktop.style import Theme, colour, icon
@@ -152,7 +152,7 @@ class AuditPage(Page):
                 unit=self.unit.currentData(),
                 referral_rule=self.refers.currentData(),
                 goal=ProposalGoal(sensitivity=self.sensitivity.value() / 100, threshold=threshold),
-                prices=None if not any(prices) else Prices(screening=screening, test=test, unsure=unsure),
+                prices=None if not any(prices) else ScreeningPrices(screening=screening, test=test, unsure=unsure),
                 compared_pack=PackOfRun.parse(against) if against else None,
             )
         )

@@ -28,8 +28,8 @@ from fieldray.audit.report import (
     AuditSubject,
     ComparedPack,
     PackComparison,
-    Prices,
     ProposalGoal,
+    ScreeningPrices,
     compare_packs,
     propose_operating_point,
     require_valid_prices,
@@ -82,7 +82,7 @@ class AuditRequest:
     referral_rule: ReferralRule = "above"
     prevalence: float | None = None
     goal: ProposalGoal = field(default_factory=ProposalGoal)
-    prices: Prices | None = None
+    prices: ScreeningPrices | None = None
     compared_pack: PackOfRun | None = None
 
 
@@ -119,7 +119,7 @@ def audit_run(database: Path, pack_in_run: PackOfRun, request: AuditRequest, *, 
     return AuditReport(
         subject=_subject(judged, request, label, model),
         audit=dataclasses.replace(found, notes=notes),
-        rows_without_image=reference.rows_without_image_by_truth,
+        rows_without_image_by_truth=reference.rows_without_image_by_truth,
         drifts=drifts,
         proposal=proposal,
         threshold_plan=planned,

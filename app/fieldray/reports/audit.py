@@ -7,7 +7,14 @@ from typing import Final
 
 from fieldray.audit.agreement import Agreement
 from fieldray.audit.figures import NotAssessedUnits, PointPerformance, images_needed_for_interval
-from fieldray.audit.report import ALL_UNITS, UNITS_OF_PLAN, PackComparison, PairedFigure, ThresholdPlan, ThresholdRow
+from fieldray.audit.report import (
+    ALL_UNITS_SUBGROUP,
+    PLAN_UNIT_COUNT,
+    PackComparison,
+    PairedFigure,
+    ThresholdPlan,
+    ThresholdRow,
+)
 from fieldray.domain.run import PackOfRun
 from fieldray.formatting import category_label, research_only_notice, score_text
 from fieldray.reports.audit_words import AuditWords, FigureRow, unit_label
@@ -221,19 +228,19 @@ class AuditText(AuditWords):
         prevalence = self._number(100 * plan.prevalence, digits=1)
         screened = text(
             "Expected numbers for {count} {units} screened at a prevalence of {prevalence} %",
-            count=UNITS_OF_PLAN,
+            count=PLAN_UNIT_COUNT,
             units=self._units(),
             prevalence=prevalence,
         )
         steps = [
-            (self._border(threshold), plan.rows_by_subgroup[ALL_UNITS][threshold])
+            (self._border(threshold), plan.rows_by_subgroup[ALL_UNITS_SUBGROUP][threshold])
             for threshold in plan.shown_thresholds
         ]
         by_group = text("Expected numbers at the threshold {threshold}, by group", threshold=self._border(chosen))
         groups = [
             (self._group_name(*names), own[chosen])
             for names, own in plan.rows_by_subgroup.items()
-            if names != ALL_UNITS
+            if names != ALL_UNITS_SUBGROUP
         ]
         return (
             BulletList(title, tuple(self._planned(plan))),
@@ -242,14 +249,14 @@ class AuditText(AuditWords):
         )
 
     def _planned(self, plan: ThresholdPlan) -> Iterator[str]:
-        text, step = self.translator.text, plan.rows_by_subgroup[ALL_UNITS][self.report.proposal.threshold]
+        text, step = self.translator.text, plan.rows_by_subgroup[ALL_UNITS_SUBGROUP][self.report.proposal.threshold]
         parts = {"all": step.detected + step.missed, "detected": step.detected, "missed": step.missed}
         yield text(
             "At the threshold {threshold}, {referred} of {count} {units} screened are referred. Of the {all} {units} "
             "with the condition, {detected} are detected and {missed} are missed. The result of {unsure} {units} is "
             "uncertain.",
             threshold=self._border(step.threshold),
-            count=UNITS_OF_PLAN,
+            count=PLAN_UNIT_COUNT,
             units=self._units(),
             referred=self._number(step.referred, digits=0),
             unsure=self._number(step.unsure, digits=0),
@@ -382,8 +389,8 @@ class AuditText(AuditWords):
         """
         text, found, plan = self.translator.text, self.report.audit, self.report.threshold_plan
         workload = text("Referred and detected"), text("Referred"), text("Share detected")
-        steps = plan.rows_by_subgroup[ALL_UNITS].values() if plan else ()
-        line = tuple((step.referred / UNITS_OF_PLAN, step.sensitivity.value) for step in steps)
+        steps = plan.rows_by_subgroup[ALL_UNITS_SUBGROUP].values() if plan else ()
+        line = tuple((step.referred / PLAN_UNIT_COUNT, step.sensitivity.value) for step in steps)
         marks = tuple(
             (one.mean_score, one.positives.value, one.positives.low, one.positives.high)
             for one in found.calibration_bins

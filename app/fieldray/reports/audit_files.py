@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fieldray.audit.figures import PointPerformance, Subgroup, images_needed_for_interval
-from fieldray.audit.report import ALL_UNITS, UNITS_OF_PLAN, AuditReport, ThresholdPlan, ThresholdRow
+from fieldray.audit.report import ALL_UNITS_SUBGROUP, PLAN_UNIT_COUNT, AuditReport, ThresholdPlan, ThresholdRow
 from fieldray.audit.units import Case, is_referred
 from fieldray.domain.finding import Category
 from fieldray.domain.metrics import Share, Unit
@@ -65,7 +65,7 @@ def audit_json_values(report: AuditReport) -> dict[str, object]:
         "units": found.units,
         "positives": found.positives,
         "assessed": found.assessed_units,
-        "missing": _by_truth(report.rows_without_image),
+        "missing": _by_truth(report.rows_without_image_by_truth),
         "auc": asdict(found.auc),
         "prevalence": found.prevalence,
         "operating_points": [_point(at) for at in found.points],
@@ -108,7 +108,9 @@ def _plan(report: AuditReport) -> dict[str, object] | None:
         **{name: getattr(found, name) for name in ("prevalence", "units", "positives_not_assessed")},
         "not_assessed": found.units_not_assessed,
         "prices": found.prices and asdict(found.prices),
-        "shown": [asdict(found.rows_by_subgroup[ALL_UNITS][threshold]) for threshold in found.shown_thresholds],
+        "shown": [
+            asdict(found.rows_by_subgroup[ALL_UNITS_SUBGROUP][threshold]) for threshold in found.shown_thresholds
+        ],
         "groups": [
             {"group": by, "name": name, **asdict(steps[chosen])} for (by, name), steps in found.rows_by_subgroup.items()
         ],
@@ -251,7 +253,7 @@ def _flat(names: tuple[str, str], step: ThresholdRow, unit: Unit) -> dict[str, A
         elif name == "cost_per_detected":
             found[f"{name}_{unit}"] = value
         else:
-            found[name if name == "threshold" else f"{name}_per_{UNITS_OF_PLAN}_{unit}s"] = value
+            found[name if name == "threshold" else f"{name}_per_{PLAN_UNIT_COUNT}_{unit}s"] = value
     return {**found, "notice": NOTICE}
 
 

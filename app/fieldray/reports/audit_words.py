@@ -59,8 +59,8 @@ class AuditWords:
         missing = translator.text(
             "{positives} rows with the condition, {negatives} rows without the condition. The audit leaves these rows "
             "out.",
-            positives=self.report.rows_without_image[True],
-            negatives=self.report.rows_without_image[False],
+            positives=self.report.rows_without_image_by_truth[True],
+            negatives=self.report.rows_without_image_by_truth[False],
         )
         paths = translator.name_or_substitute(", ".join(subject.paths))
         return [
@@ -75,7 +75,7 @@ class AuditWords:
             (translator.text("Referral rule"), self.rule()),
             *(
                 [(translator.text("Table rows without a screened image"), missing)]
-                if any(self.report.rows_without_image.values())
+                if any(self.report.rows_without_image_by_truth.values())
                 else []
             ),
             (

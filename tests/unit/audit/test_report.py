@@ -7,9 +7,9 @@ import math
 import pytest
 
 from fieldray.audit.report import (
-    ALL_UNITS,
-    Prices,
+    ALL_UNITS_SUBGROUP,
     ProposalGoal,
+    ScreeningPrices,
     ThresholdPlan,
     propose_operating_point,
     require_valid_prices,
@@ -41,7 +41,7 @@ CASES = [
 ]  # fmt: skip
 
 
-def made(cases: list[Case], *, prices: Prices | None = None, points: tuple[float, ...] = ()) -> ThresholdPlan:
+def made(cases: list[Case], *, prices: ScreeningPrices | None = None, points: tuple[float, ...] = ()) -> ThresholdPlan:
     found = threshold_plan(cases, points, rule=PATIENTS, base_point=None, prevalence=0.1, prices=prices)
     assert found is not None
     return found
@@ -50,7 +50,7 @@ def made(cases: list[Case], *, prices: Prices | None = None, points: tuple[float
 def test_referred_detected_and_missed_are_counted_by_patient() -> None:
     found = made(CASES)
     assert (found.units, found.units_not_assessed, found.positives_not_assessed) == (9, 2, 1)
-    steps = found.rows_by_subgroup[ALL_UNITS]
+    steps = found.rows_by_subgroup[ALL_UNITS_SUBGROUP]
     assert list(steps) == [0.1, 0.3, 0.4, 0.6, 0.9]
     step = steps[0.4]  # a, b and d of four with the condition; p of five without it
     assert (step.sensitivity.count, step.sensitivity.of) == (3, 4)
@@ -65,17 +65,21 @@ def test_referred_detected_and_missed_are_counted_by_patient() -> None:
 
 
 def test_costs_count_screening_everybody_and_testing_the_referred() -> None:
-    step = made(CASES, prices=Prices(screening=2.0, test=20.0)).rows_by_subgroup[ALL_UNITS][0.4]
+    step = made(CASES, prices=ScreeningPrices(screening=2.0, test=20.0)).rows_by_subgroup[ALL_UNITS_SUBGROUP][0.4]
     assert step.cost == pytest.approx(1000 * 2 + 255 * 20)
     assert step.cost_per_detected == pytest.approx(7100 / 75)
     nobody = [one for one in CASES if one.patient not in "acd"]
     assert (
-        made(nobody, points=(0.7,), prices=Prices(screening=2.0, test=20.0))
-        .rows_by_subgroup[ALL_UNITS][0.7]
+        made(nobody, points=(0.7,), prices=ScreeningPrices(screening=2.0, test=20.0))
+        .rows_by_subgroup[ALL_UNITS_SUBGROUP][0.7]
         .cost_per_detected
         is None
     )
-    for wrong in (Prices(screening=-1.0), Prices(test=float("nan")), Prices(unsure=float("inf"))):
+    for wrong in (
+        ScreeningPrices(screening=-1.0),
+        ScreeningPrices(test=float("nan")),
+        ScreeningPrices(unsure=float("inf")),
+    ):
         with pytest.raises(UsageProblem, match="A cost must be a number"):
             require_valid_prices(wrong)
 
@@ -84,10 +88,13 @@ def test_the_plan_has_a_step_at_each_threshold_in_use() -> None:
     cases = [case("a", 0.29, True), case("b", 0.2899, True), case("p", 0.1234, False)]
     found = made(cases, points=(0.55,))
     # Rounded down to thousandths: a score is never below the threshold at which it is referred.
-    assert list(found.rows_by_subgroup[ALL_UNITS]) == [0.123, 0.289, 0.29, 0.55]
-    assert found.rows_by_subgroup[ALL_UNITS][0.289].sensitivity.count == 2
+    assert list(found.rows_by_subgroup[ALL_UNITS_SUBGROUP]) == [0.123, 0.289, 0.29, 0.55]
+    assert found.rows_by_subgroup[ALL_UNITS_SUBGROUP][0.289].sensitivity.count == 2
     assert 0.55 in found.shown_thresholds
-    assert found.rows_by_subgroup[ALL_UNITS][0.55].detected == 0 and found.rows_by_subgroup[ALL_UNITS][0.55].ppv is None
+    assert (
+        found.rows_by_subgroup[ALL_UNITS_SUBGROUP][0.55].detected == 0
+        and found.rows_by_subgroup[ALL_UNITS_SUBGROUP][0.55].ppv is None
+    )
 
 
 def test_large_groups_have_steps_at_the_same_thresholds() -> None:
@@ -96,8 +103,10 @@ def test_large_groups_have_steps_at_the_same_thresholds() -> None:
     ]
     small = [case(f"o{n}", 0.5, n % 2 == 1, sex="O") for n in range(10)]
     found = made([*cases, *small])
-    assert list(found.rows_by_subgroup) == [ALL_UNITS, ("sex", "F"), ("sex", "M")]
-    assert all(list(steps) == list(found.rows_by_subgroup[ALL_UNITS]) for steps in found.rows_by_subgroup.values())
+    assert list(found.rows_by_subgroup) == [ALL_UNITS_SUBGROUP, ("sex", "F"), ("sex", "M")]
+    assert all(
+        list(steps) == list(found.rows_by_subgroup[ALL_UNITS_SUBGROUP]) for steps in found.rows_by_subgroup.values()
+    )
     # Of 25 women with the condition those with 0.41, 0.43 ... 0.49 score 0.41 or above; of the men those from 0.31 on.
     assert found.rows_by_subgroup["sex", "F"][0.41].sensitivity.count == 5
     assert found.rows_by_subgroup["sex", "M"][0.41].sensitivity.count == 10

@@ -12,9 +12,9 @@ from sklearn.metrics import cohen_kappa_score, roc_auc_score
 
 from fieldray.audit.figures import Audit, compute_audit
 from fieldray.audit.report import (
-    ALL_UNITS,
-    Prices,
+    ALL_UNITS_SUBGROUP,
     ProposalGoal,
+    ScreeningPrices,
     ThresholdPlan,
     ThresholdProposal,
     propose_operating_point,
@@ -77,7 +77,7 @@ def everything(
     rule: CountingRule,
     *,
     wanted: ProposalGoal | None = None,
-    prices: Prices | None = None,
+    prices: ScreeningPrices | None = None,
 ) -> tuple[Audit, ThresholdProposal, ThresholdPlan]:
     found = compute_audit(cases, [POINT], rule=rule)
     proposal = propose_operating_point(
@@ -95,7 +95,7 @@ def test_table_plan_and_proposal_count_the_same(rule: CountingRule) -> None:
     edge = 0.5 if rule.refers == "above" else 0.4
     found, proposal, planned = everything(cases, rule)
     units = counted(cases, rule.unit, edge)
-    at, step = found.points[0], planned.rows_by_subgroup[ALL_UNITS][0.5]
+    at, step = found.points[0], planned.rows_by_subgroup[ALL_UNITS_SUBGROUP][0.5]
     with_it, without = ([one for one in units if one[0] == side] for side in (True, False))
     assert (found.units, found.positives, found.assessed_units) == (
         len(units),
@@ -111,7 +111,7 @@ def test_table_plan_and_proposal_count_the_same(rule: CountingRule) -> None:
     assert at.specificity.of - at.specificity.count == at.falsely_referred_share.count
     assert step.sensitivity == at.detected_share
     assert step.specificity.value == pytest.approx(1 - at.falsely_referred_share.value)
-    again = planned.rows_by_subgroup[ALL_UNITS][proposal.threshold]
+    again = planned.rows_by_subgroup[ALL_UNITS_SUBGROUP][proposal.threshold]
     assert (again.sensitivity, again.specificity.count) == (proposal.sensitivity, proposal.specificity.count)
     scored = [one for one in units if one[3] >= 0]
     assert found.auc.value == pytest.approx(roc_auc_score([one[0] for one in scored], [one[3] for one in scored]))
@@ -151,9 +151,9 @@ def test_a_proposal_is_the_nearest_threshold_that_reaches_the_aim(rule: Counting
 def test_uncertain_units_are_a_column_with_a_price_of_their_own() -> None:
     cases = drawn()
     found, _, planned = everything(
-        cases, CountingRule(unit="patient"), prices=Prices(screening=1.0, test=10.0, unsure=4.0)
+        cases, CountingRule(unit="patient"), prices=ScreeningPrices(screening=1.0, test=10.0, unsure=4.0)
     )
-    step = planned.rows_by_subgroup[ALL_UNITS][0.5]
+    step = planned.rows_by_subgroup[ALL_UNITS_SUBGROUP][0.5]
     shares = [found.points[0].class_shares_by_truth[side]["unsure"].value for side in (True, False)]
     assert step.unsure == pytest.approx(1000 * (0.1 * shares[0] + 0.9 * shares[1]))
     assert step.cost == pytest.approx(1000 + 10 * step.referred + 4 * step.unsure)

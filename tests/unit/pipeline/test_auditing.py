@@ -15,7 +15,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from fieldray.audit.drift import Drift
-from fieldray.audit.report import Prices, ProposalGoal
+from fieldray.audit.report import ProposalGoal, ScreeningPrices
 from fieldray.domain.finding import ImageFacts, Outcome, RefusedOutcome, ScreenedOutcome
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.model import Model
@@ -226,7 +226,10 @@ def test_a_chosen_threshold_with_prices_is_planned_and_stored(store: ResultStore
     ]
     run_id = keep(store.path, outcomes, spec=spec(model))
     request = AuditRequest(
-        label_source="folders", goal=ProposalGoal(threshold=0.5), prices=Prices(screening=2, test=20), prevalence=0.1
+        label_source="folders",
+        goal=ProposalGoal(threshold=0.5),
+        prices=ScreeningPrices(screening=2, test=20),
+        prevalence=0.1,
     )
     report = audit_run(store.path, PackOfRun(run_id), request, model=model)
     assert report.threshold_plan is not None and 0.5 in report.threshold_plan.shown_thresholds
@@ -241,7 +244,10 @@ def test_a_chosen_threshold_with_prices_is_planned_and_stored(store: ResultStore
     assert point.threshold == 0.5
     with pytest.raises(UsageProblem, match="A cost must be a number"):
         audit_run(
-            store.path, PackOfRun(run_id), dataclasses.replace(request, prices=Prices(screening=-1.0)), model=model
+            store.path,
+            PackOfRun(run_id),
+            dataclasses.replace(request, prices=ScreeningPrices(screening=-1.0)),
+            model=model,
         )
 
 
