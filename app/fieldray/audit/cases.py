@@ -217,7 +217,7 @@ def check_label_table(
     for line, row in rows:
         found.add(line, row)
     found.check_rows()
-    labels = _certain({one.text for one in found.read}, positive)
+    labels = _certain({one.label_text for one in found.read}, positive)
     if not layout.has_several_classes and (positive or len({label.casefold() for label in labels}) < 2):
         truth_by_class(labels, positive=positive, known_names=known_names)
     if layout.has_several_classes:
@@ -350,7 +350,7 @@ class _LabelTableMatcher:
             return
         if row is None:
             return
-        if not (row.image and row.text):
+        if not (row.image and row.label_text):
             self._wrong["gaps"].append(str(line))
             return
         self._patients.setdefault(row.patient, line)
@@ -372,8 +372,8 @@ class _LabelTableMatcher:
             )
             self._rows[key, row.reader] = replace(before, classes=classes)
         else:
-            if (before.classes, before.uncertain) != (row.classes, row.uncertain):
-                said = f"{before.line}, {row.line} ({row.image}: {before.text}, {row.text})"
+            if (before.classes, before.uncertain_classes) != (row.classes, row.uncertain_classes):
+                said = f"{before.line_number}, {row.line_number} ({row.image}: {before.label_text}, {row.label_text})"
                 self._wrong["two_labels"].append(said)
             self._doubled += 1
 
@@ -413,12 +413,12 @@ class _LabelTableMatcher:
         if self._layout.has_several_classes:
             truth = finding_predicate(self.read, positive, negatives=self._usual.negative)
         else:
-            certain = _certain({row.text for row in self.read}, positive)
+            certain = _certain({row.label_text for row in self.read}, positive)
             is_positive = truth_by_class(certain, positive=positive, known_names=self._usual)
             counted = _counted(is_positive, self._usual)
 
             def truth(row: LabelRow) -> bool | None:
-                return is_positive.get(row.text)
+                return is_positive.get(row.label_text)
 
         readers = defaultdict[str, dict[str, bool]](dict)
         votes = defaultdict[str, list[bool]](list)
@@ -444,7 +444,7 @@ class _LabelTableMatcher:
         )
 
     def _listed(self) -> str:
-        return "; ".join(f"{row.line} ({row.image}{self._like(row.image)})" for row in self._unknown)
+        return "; ".join(f"{row.line_number} ({row.image}{self._like(row.image)})" for row in self._unknown)
 
     def _notes(self) -> Iterator[Reason]:
         labelled = {key for key, _ in self._rows}

@@ -38,11 +38,11 @@ class LabelRow:
     reader     the person who read the image; empty if the table does not name readers
     """
 
-    line: int
+    line_number: int
     image: str
-    text: str
+    label_text: str
     classes: frozenset[str]
-    uncertain: frozenset[str] = frozenset()
+    uncertain_classes: frozenset[str] = frozenset()
     patient: str = ""
     exam: str = ""
     reader: str = ""
@@ -94,7 +94,9 @@ def layout_of_columns(names: Mapping[str, str], *, has_several_classes: bool) ->
         )
         patient, exam, reader = others
         classes = split_classes(label)
-        return LabelRow(line=line, image=image, text=label, classes=classes, patient=patient, exam=exam, reader=reader)
+        return LabelRow(
+            line_number=line, image=image, label_text=label, classes=classes, patient=patient, exam=exam, reader=reader
+        )
 
     return LabelLayout(read_row=read, has_several_classes=has_several_classes)
 
@@ -118,7 +120,9 @@ def _vindr_image(line: int, cells: Cells) -> LabelRow:
 def _vindr_box(line: int, cells: Cells) -> LabelRow:
     label = cells["class_name"]
     reader = cells["rad_id"]
-    return LabelRow(line=line, image=cells["image_id"], text=label, classes=split_classes(label), reader=reader)
+    return LabelRow(
+        line_number=line, image=cells["image_id"], label_text=label, classes=split_classes(label), reader=reader
+    )
 
 
 def _by_columns(
@@ -130,11 +134,11 @@ def _by_columns(
     classes, uncertain = (frozenset(name for name, value in values.items() if value == own) for own in (1, -1))
     text = "|".join(sorted(classes)) or "-"
     return LabelRow(
-        line=line,
+        line_number=line,
         image=cells[image],
-        text=text,
+        label_text=text,
         classes=classes,
-        uncertain=uncertain,
+        uncertain_classes=uncertain,
         patient=patient,
         reader=reader,
     )
@@ -151,7 +155,7 @@ def finding_predicate(
 
     Raises UsageProblem if the table lacks a class of `positive`, if all rows have the finding, or if no row has it.
     """
-    names = frozenset[str]().union(*(row.classes | row.uncertain for row in rows))
+    names = frozenset[str]().union(*(row.classes | row.uncertain_classes for row in rows))
     wanted, known = {name.strip().casefold() for name in positive}, ", ".join(sorted(names))
     if missing := wanted - names:
         raise UsageProblem(reason("audit_no_class", missing=", ".join(sorted(missing)), known=known))
@@ -160,7 +164,7 @@ def finding_predicate(
     def truth(row: LabelRow) -> bool | None:
         if not positive and row.classes & negatives:
             return False
-        return True if row.classes & wanted else None if row.uncertain & wanted else False
+        return True if row.classes & wanted else None if row.uncertain_classes & wanted else False
 
     if len({truth(row) for row in rows} - {None}) < 2:
         raise UsageProblem(reason("audit_one_class", known=known))
