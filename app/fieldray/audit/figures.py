@@ -89,7 +89,7 @@ class Subgroup:
 
     attribute: str
     name: str
-    units: int
+    unit_count: int
     auc: Estimate
     points: tuple[PointPerformance, ...]
 
@@ -103,15 +103,15 @@ class NotAssessedUnits:
     """
 
     reason: Reason
-    positives: int
-    negatives: int
+    positive_count: int
+    negative_count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
     """All results of an audit.
 
-    Every figure except `images` and `patients` counts units: images, examinations or patients, as the audit's rule
+    Every figure except `image_count` and `patient_count` counts units: images, examinations or patients, as the audit's rule
     says.
 
     positives          number of units with the condition
@@ -134,11 +134,11 @@ class Audit:
     """
 
     rule: CountingRule
-    images: int
-    patients: int
-    units: int
-    positives: int
-    assessed_units: int
+    image_count: int
+    patient_count: int
+    unit_count: int
+    positive_count: int
+    assessed_unit_count: int
     auc: Estimate
     roc_points: tuple[tuple[float, float], ...]
     points: tuple[PointPerformance, ...]
@@ -191,11 +191,11 @@ def compute_audit(
     bins = calibration_bins(scores, truth, patients=patients)
     return Audit(
         rule=rule,
-        images=len(cases),
-        patients=len(set(everyone)),
-        units=len(units),
-        positives=sum(unit.truth for unit in units),
-        assessed_units=sum(map(is_assessed, units)),
+        image_count=len(cases),
+        patient_count=len(set(everyone)),
+        unit_count=len(units),
+        positive_count=sum(unit.truth for unit in units),
+        assessed_unit_count=sum(map(is_assessed, units)),
         auc=metrics.auc_estimate(scores, truth, patients=patients),
         roc_points=roc_curve(scores, truth),
         points=tuple(performance_at(units, point, rule=rule, prevalence=known) for point in points),
@@ -391,7 +391,7 @@ def _not_assessed(units: Sequence[Case]) -> Iterator[NotAssessedUnits]:
             sum(number for (own, truth), number in whys.items() if own.code == why.code and truth == side)
             for side in (True, False)
         )
-        yield NotAssessedUnits(reason=why, positives=positives, negatives=negatives)
+        yield NotAssessedUnits(reason=why, positive_count=positives, negative_count=negatives)
 
 
 def _disagreements(units: Sequence[Case], points: Sequence[OperatingPoint], rule: CountingRule) -> list[Case]:
@@ -433,7 +433,7 @@ def _age_group(years: float | None) -> str:
     return next((f"{low} to {high - 1}" for low, high in _AGE_GROUPS if low <= years < high), "")
 
 
-def subgroups(cases: Sequence[Case], rule: CountingRule) -> Iterator[tuple[str, str, list[Case]]]:
+def split_into_subgroups(cases: Sequence[Case], rule: CountingRule) -> Iterator[tuple[str, str, list[Case]]]:
     """Yield each subgroup that has at least `MIN_GROUP_UNITS` scored units with the condition, and as many without.
 
     Each item is (attribute, value, units of the subgroup), for example ("sex", "F", units).
@@ -450,11 +450,11 @@ def _groups(
     cases: Sequence[Case], points: Sequence[OperatingPoint], *, rule: CountingRule, prevalence: float
 ) -> tuple[Subgroup, ...]:
     found = []
-    for by, name, units in subgroups(cases, rule):
+    for by, name, units in split_into_subgroups(cases, rule):
         scores, truth, patients = arrays_of_scored_cases([unit for unit in units if unit.score is not None])
         judged = tuple(performance_at(units, point, rule=rule, prevalence=prevalence) for point in points)
         auc = metrics.auc_estimate(scores, truth, patients=patients)
-        found.append(Subgroup(attribute=by, name=name, units=len(units), auc=auc, points=judged))
+        found.append(Subgroup(attribute=by, name=name, unit_count=len(units), auc=auc, points=judged))
     return tuple(found)
 
 

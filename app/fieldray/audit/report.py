@@ -23,7 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.audit.drift import Drift
-from fieldray.audit.figures import Audit, arrays_of_scored_cases, complement_share, predictive_values, subgroups
+from fieldray.audit.figures import (
+    Audit,
+    arrays_of_scored_cases,
+    complement_share,
+    predictive_values,
+    split_into_subgroups,
+)
 from fieldray.audit.units import (
     Case,
     CountingRule,
@@ -465,7 +471,7 @@ def threshold_plan(
     (scores, truth, _), groups = scores_and_truths(units), {}
     thresholds = sorted(points | {math.floor(_STEPS * score) / _STEPS for score in scores if math.isfinite(score)})
     zones = {at: (rule.referral_score_at(at, base_point), *shifted_uncertain_zone(base_point, at)) for at in thresholds}
-    for by, name, members in ((*ALL_UNITS_SUBGROUP, units), *subgroups(cases, rule)):
+    for by, name, members in ((*ALL_UNITS_SUBGROUP, units), *split_into_subgroups(cases, rule)):
         if both := _by_truth(members):
             groups[by, name] = {
                 at: _step(at, zone, both, prevalence=prevalence, prices=prices) for at, zone in zones.items()

@@ -74,8 +74,8 @@ class AuditText(AuditWords):
         text = self.translator.text
         counts = text(
             "{positives} with the condition, {negatives} without the condition",
-            positives=missed.positives,
-            negatives=missed.negatives,
+            positives=missed.positive_count,
+            negatives=missed.negative_count,
         )
         why = shorten(self.translator.reason(missed.reason), max_letters=_MAX_REASON_CHARACTERS)
         return FigureRow(text("Not assessed: {reason}", reason=why), counts, "–")
@@ -146,7 +146,9 @@ class AuditText(AuditWords):
                 self._percent(share)
                 for share in ((at.detected_share, at.falsely_referred_share) if at else (None, None))
             ]
-            rows.append((self._group_name(group.attribute, group.name), str(group.units), self.auc(group.auc), *shares))
+            rows.append(
+                (self._group_name(group.attribute, group.name), str(group.unit_count), self.auc(group.auc), *shares)
+            )
         title = text(
             "Groups with at least 20 {units} with the condition and 20 without the condition, at the first operating "
             "point",

@@ -60,11 +60,11 @@ def audit_json_values(report: AuditReport) -> dict[str, object]:
         "made": datetime.datetime.fromtimestamp(subject.audited_s, datetime.UTC).isoformat(timespec="seconds"),
         **{name: value for name, value in asdict(subject).items() if name != "audited_s"},
         "counted": {**asdict(found.rule), "rule": rule_text(Translator(), found.rule)},
-        "images": found.images,
-        "patients": found.patients,
-        "units": found.units,
-        "positives": found.positives,
-        "assessed": found.assessed_units,
+        "images": found.image_count,
+        "patients": found.patient_count,
+        "units": found.unit_count,
+        "positives": found.positive_count,
+        "assessed": found.assessed_unit_count,
         "missing": _by_truth(report.rows_without_image_by_truth),
         "auc": asdict(found.auc),
         "prevalence": found.prevalence,
@@ -73,7 +73,12 @@ def audit_json_values(report: AuditReport) -> dict[str, object]:
         "not_sure": asdict(found.unsure_share),
         "refused": asdict(found.refused_share),
         "not_assessed": [
-            {"code": one.reason.code, "text": one.reason.text, "positive": one.positives, "negative": one.negatives}
+            {
+                "code": one.reason.code,
+                "text": one.reason.text,
+                "positive": one.positive_count,
+                "negative": one.negative_count,
+            }
             for one in found.not_assessed
         ],
         "calibration_error": found.calibration_error,
@@ -154,7 +159,7 @@ def _group(group: Subgroup) -> dict[str, object]:
     return {
         "by": group.attribute,
         "name": group.name,
-        "units": group.units,
+        "units": group.unit_count,
         "auc": asdict(group.auc),
         "operating_points": points,
     }

@@ -50,12 +50,14 @@ class AuditWords:
         }
         counted = translator.text(
             "{units}: {positives} with the condition, {negatives} without the condition; {assessed} assessed",
-            units=f"{found.units} {unit_label(translator, found.rule.unit)}",
-            positives=found.positives,
-            negatives=found.units - found.positives,
-            assessed=found.assessed_units,
+            units=f"{found.unit_count} {unit_label(translator, found.rule.unit)}",
+            positives=found.positive_count,
+            negatives=found.unit_count - found.positive_count,
+            assessed=found.assessed_unit_count,
         )
-        images = translator.text("{images} of {patients} patients", images=found.images, patients=found.patients)
+        images = translator.text(
+            "{images} of {patients} patients", images=found.image_count, patients=found.patient_count
+        )
         missing = translator.text(
             "{positives} rows with the condition, {negatives} rows without the condition. The audit leaves these rows "
             "out.",

@@ -99,7 +99,7 @@ def made_share(count: int, of: int) -> Share:
 def test_shares_of_all_images_include_images_without_a_score() -> None:
     cases = [*drawn(60), case(100, None, True), case(101, None, False, "failed")]
     found = figures.compute_audit(cases, [POINT])
-    assert (found.images, found.assessed_units, found.refused_share.count) == (62, 60, 1)
+    assert (found.image_count, found.assessed_unit_count, found.refused_share.count) == (62, 60, 1)
     assert found.unsure_share.count == sum(0.4 <= (c.score or 0) < 0.6 for c in cases)
     assert sum(sum(by.values()) for by in found.counts_by_category_and_truth.values()) == 62
     assert "audit_no_score" in {note.code for note in found.notes}
@@ -198,7 +198,7 @@ def test_placeholder_patient_ids_are_not_counted_as_one_patient(number: str) -> 
     found = figures.compute_audit(
         list(make_cases(results, ReferenceLabels(truth_by_image=truths), label="opacity")), [POINT]
     )
-    assert found.patients == 3 and "audit_patients_unknown" in {note.code for note in found.notes}
+    assert found.patient_count == 3 and "audit_patients_unknown" in {note.code for note in found.notes}
 
 
 def test_each_of_two_labels_is_judged_separately() -> None:

@@ -97,7 +97,7 @@ def test_table_plan_and_proposal_count_the_same(rule: CountingRule) -> None:
     units = counted(cases, rule.unit, edge)
     at, step = found.points[0], planned.rows_by_subgroup[ALL_UNITS_SUBGROUP][0.5]
     with_it, without = ([one for one in units if one[0] == side] for side in (True, False))
-    assert (found.units, found.positives, found.assessed_units) == (
+    assert (found.unit_count, found.positive_count, found.assessed_unit_count) == (
         len(units),
         len(with_it),
         sum(one[2] for one in units),
@@ -119,7 +119,10 @@ def test_table_plan_and_proposal_count_the_same(rule: CountingRule) -> None:
     assert sum(case.truth for case in found.misclassified) == len(with_it) - at.detected_share.count
     assert sum(not case.truth for case in found.misclassified) == at.falsely_referred_share.count
     (why,) = found.not_assessed
-    assert (why.reason.code, why.positives + why.negatives) == ("view", found.units - found.assessed_units)
+    assert (why.reason.code, why.positive_count + why.negative_count) == (
+        "view",
+        found.unit_count - found.assessed_unit_count,
+    )
     groups = {group.name: group.points[0] for group in found.subgroups}
     for sex, own in groups.items():
         mine = counted([case for case in cases if case.header.patient_sex == sex], rule.unit, edge)

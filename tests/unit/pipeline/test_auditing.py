@@ -88,12 +88,15 @@ def test_labels_by_folder_give_the_figures_of_scikit_learn(store: ResultStore, m
     assert report.audit.auc.value == pytest.approx(
         roc_auc_score(truth, [one.findings[0].score for one in scored]), abs=1e-9
     )
-    assert (report.audit.images, report.audit.assessed_units, report.audit.refused_share.count) == (80, 75, 5)
-    assert report.audit.patients == 40
+    assert (report.audit.image_count, report.audit.assessed_unit_count, report.audit.refused_share.count) == (80, 75, 5)
+    assert report.audit.patient_count == 40
     assert report.audit.prevalence == 0.1
     document = audit_json_values(report)
     assert json.loads(json.dumps(document, allow_nan=False))["auc"]["value"] == report.audit.auc.value
-    assert audit_run(store.path, PackOfRun(run_id), AuditRequest(label_source="folders"), model=model).audit.units == 40
+    assert (
+        audit_run(store.path, PackOfRun(run_id), AuditRequest(label_source="folders"), model=model).audit.unit_count
+        == 40
+    )
 
 
 def test_without_the_pack_the_operating_points_of_the_run_are_audited(store: ResultStore, model: Model) -> None:
@@ -112,7 +115,7 @@ def test_verdicts_serve_as_labels_and_a_run_without_any_is_refused(store: Result
     for row in list(store.results(run_id)):
         store.set_verdict(row.row_id, Verdict(choice="agree" if row.row_id % 3 else "disagree"), judged=row.outcome)
     report = audit_run(store.path, PackOfRun(run_id), AuditRequest(label_source="verdicts"), model=model)
-    assert 0 < report.audit.images < 75  # uncertain images with Agree get no label
+    assert 0 < report.audit.image_count < 75  # uncertain images with Agree get no label
     assert {"audit_unseen", "audit_verdicts"} <= {note.code for note in report.audit.notes}
 
 
@@ -123,7 +126,7 @@ def test_images_that_a_table_does_not_name_are_left_out(store: ResultStore, mode
     table = tmp_path / "labels.csv"
     table.write_text("\n".join(lines))
     report = audit_run(store.path, PackOfRun(run_id), AuditRequest(label_source=table, unit="image"), model=model)
-    assert (report.audit.images, report.audit.patients) == (30, 1)
+    assert (report.audit.image_count, report.audit.patient_count) == (30, 1)
     assert report.subject.labels_from == str(table)
 
 
