@@ -129,7 +129,7 @@ def propose_operating_point(
             edge = metrics.threshold_for_specificity(scores, truth, wanted=wanted.specificity)
         else:
             edge = metrics.threshold_for_sensitivity(scores, truth, wanted=wanted.sensitivity)
-        chosen = rule.threshold_of(edge, base_point)
+        chosen = rule.threshold_for_referral_score(edge, base_point)
     edge, (low, high) = rule.referral_score_at(chosen, base_point), shifted_uncertain_zone(base_point, chosen)
     hits = metrics.sensitivity(scores, truth, threshold=edge, patients=patients)
     if wanted.threshold is not None and not (hits.count and 0 <= chosen <= 1):

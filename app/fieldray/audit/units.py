@@ -145,7 +145,7 @@ class CountingRule:
         """
         return threshold if self.refers == "above" else shifted_uncertain_zone(base_point, threshold)[0]
 
-    def threshold_of(self, referral_score: float, base_point: OperatingPoint | None) -> float:
+    def threshold_for_referral_score(self, referral_score: float, base_point: OperatingPoint | None) -> float:
         """Return the threshold that refers exactly the units with a score of `referral_score` (0..1) or more.
 
         The function is the inverse of `referral_score_at`.
