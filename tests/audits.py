@@ -62,7 +62,7 @@ def audit_report(
         subject=subject,
         audit=compute_audit(cases, points, rule=rule),
         rows_without_image_by_truth={True: 0, False: 0},
-        drifts=(measure_drift([60, 0], [0, 60], of="scores"),),
+        drifts=(measure_drift([60, 0], [0, 60], quantity="scores"),),
         proposal=proposal,
         threshold_plan=threshold_plan(cases, thresholds, rule=rule, base_point=point, prevalence=0.1, prices=prices),
         pack_comparison=_paired_with_another(ComparedPack(run_id=3, pack=text, label=point.label, point=point)),

@@ -35,9 +35,9 @@ DriftQuantity = Literal["scores", "refused", "exposure", "evidence"]
 DriftReference = Literal["pack", "earlier"]
 DriftHistograms = Mapping[DriftQuantity, Sequence[int]]
 
-SCORE_BINS: Final = 10
-EXPOSURE_BINS: Final = 10
-MIN_RUN_IMAGES: Final = 50  # minimum number of images, of a run and of its reference
+SCORE_BIN_COUNT: Final = 10
+EXPOSURE_BIN_COUNT: Final = 10
+MIN_DRIFT_IMAGES: Final = 50  # minimum number of images, of a run and of its reference
 MIN_NOTABLE_DRIFT: Final = 0.1  # below this a difference is too small to matter, however certain it is
 # Limit for evidence inside the lungs (decision 55). Share of images below the pack's evidence limit: 73 to 80 % for
 # children's images under a pack for adults, at most 20 % for adults of any hospital, 42 % for adults in bed with
@@ -101,7 +101,11 @@ class Drift:
 
 
 def measure_drift(
-    now: Sequence[int], before: Sequence[int], *, of: DriftQuantity, against: DriftReference = "earlier"
+    run_counts: Sequence[int],
+    reference_counts: Sequence[int],
+    *,
+    quantity: DriftQuantity,
+    reference_kind: DriftReference = "earlier",
 ) -> Drift:
     """Compute the population stability index of two histograms with the same bins.
 
@@ -112,19 +116,26 @@ def measure_drift(
 
     Raises ValueError if the histograms have different numbers of bins, or if one of the histograms is empty.
     """
-    if len(now) != len(before) or not sum(now) or not sum(before):
+    if len(run_counts) != len(reference_counts) or not sum(run_counts) or not sum(reference_counts):
         raise ValueError("drift needs counts of both, in the same bins")
-    p, q = ((np.asarray(counts, np.float64) + 0.5) for counts in (now, before))
+    p, q = ((np.asarray(counts, np.float64) + 0.5) for counts in (run_counts, reference_counts))
     p, q = p / p.sum(), q / q.sum()
     index = float(((p - q) * np.log(p / q)).sum())
-    used = int(np.count_nonzero(np.asarray(now) + np.asarray(before)))
-    chance = _chi_squared_95(max(used - 1, 1)) * (1 / sum(now) + 1 / sum(before))
-    images, reference = sum(now), sum(before)
-    levels = {"now": _level(of, now), "before": _level(of, before)}
-    limit = max(chance, EVIDENCE_DRIFT_LIMIT if of == "evidence" else MIN_NOTABLE_DRIFT)
+    used = int(np.count_nonzero(np.asarray(run_counts) + np.asarray(reference_counts)))
+    chance = _chi_squared_95(max(used - 1, 1)) * (1 / sum(run_counts) + 1 / sum(reference_counts))
+    images, reference = sum(run_counts), sum(reference_counts)
+    levels = {"now": _level(quantity, run_counts), "before": _level(quantity, reference_counts)}
+    limit = max(chance, EVIDENCE_DRIFT_LIMIT if quantity == "evidence" else MIN_NOTABLE_DRIFT)
     is_more = bool(p[-1] > q[-1])
     return Drift(
-        of=of, against=against, index=index, limit=limit, images=images, reference=reference, is_more=is_more, **levels
+        of=quantity,
+        against=reference_kind,
+        index=index,
+        limit=limit,
+        images=images,
+        reference=reference,
+        is_more=is_more,
+        **levels,
     )
 
 
@@ -152,7 +163,7 @@ def _chi_squared_95(freedom: int) -> float:
 
 def score_histogram(scores: Sequence[float]) -> tuple[int, ...]:
     """Return the number of scores (0..1) in each of ten bins of equal width."""
-    counts, _ = np.histogram(np.asarray(scores, np.float64), bins=SCORE_BINS, range=(0.0, 1.0))
+    counts, _ = np.histogram(np.asarray(scores, np.float64), bins=SCORE_BIN_COUNT, range=(0.0, 1.0))
     return tuple(int(count) for count in counts)
 
 
@@ -171,12 +182,12 @@ def drift_histograms(
     samples = list(samples)
     inside = [sample.evidence_inside for sample in samples if sample.evidence_inside is not None]
     below = sum(share < evidence_limit for share in inside) if evidence_limit is not None else 0
-    grey = Counter(int(one.median_grey * EXPOSURE_BINS / 256) for one in samples if one.median_grey is not None)
+    grey = Counter(int(one.median_grey * EXPOSURE_BIN_COUNT / 256) for one in samples if one.median_grey is not None)
     refused = sum(sample.category == "refused" for sample in samples)
     return {
         "scores": score_histogram([sample.scores[label] for sample in samples if label in sample.scores]),
         "refused": (len(samples) - refused, refused),
-        "exposure": tuple(grey[index] for index in range(EXPOSURE_BINS)),
+        "exposure": tuple(grey[index] for index in range(EXPOSURE_BIN_COUNT)),
         "evidence": (len(inside) - below, below) if evidence_limit is not None else (),
     }
 
@@ -194,12 +205,14 @@ def reference_histograms(metrics: Mapping[str, object], label: str) -> DriftHist
         counts["evidence"] = (number - below, below)
     for key in ("labels", label, "reference", "scores"):
         found = found.get(key) if isinstance(found, Mapping) else None
-    if isinstance(found, list) and len(found) == SCORE_BINS and all(type(n) is int and n >= 0 for n in found):
+    if isinstance(found, list) and len(found) == SCORE_BIN_COUNT and all(type(n) is int and n >= 0 for n in found):
         counts["scores"] = tuple(found)
     return counts
 
 
-def compare_histograms(now: DriftHistograms, before: DriftHistograms, *, against: DriftReference) -> tuple[Drift, ...]:
+def compare_histograms(
+    run_histograms: DriftHistograms, reference: DriftHistograms, *, reference_kind: DriftReference
+) -> tuple[Drift, ...]:
     """Return the drift of each quantity between a run and a reference.
 
     now, before  histograms of the run and of the reference, by quantity
@@ -208,8 +221,9 @@ def compare_histograms(now: DriftHistograms, before: DriftHistograms, *, against
     A quantity with too few images in the run or in the reference is left out.
     """
     return tuple(
-        measure_drift(now[of], before[of], of=of, against=against)
-        for of in now
-        if of in before
-        and min(sum(now[of]), sum(before[of])) >= (MIN_EVIDENCE_IMAGES if of == "evidence" else MIN_RUN_IMAGES)
+        measure_drift(run_histograms[of], reference[of], quantity=of, reference_kind=reference_kind)
+        for of in run_histograms
+        if of in reference
+        and min(sum(run_histograms[of]), sum(reference[of]))
+        >= (MIN_EVIDENCE_IMAGES if of == "evidence" else MIN_DRIFT_IMAGES)
     )

@@ -36,8 +36,8 @@ def drifts_of(
     samples = query.earlier_drift_samples(run, position, limit=_MAX_COMPARED_IMAGES)
     previous = drift.drift_histograms(samples, label, evidence_limit=limit)
     return (
-        *drift.compare_histograms(now, of_pack, against="pack"),
-        *drift.compare_histograms(now, previous, against="earlier"),
+        *drift.compare_histograms(now, of_pack, reference_kind="pack"),
+        *drift.compare_histograms(now, previous, reference_kind="earlier"),
     )
 
 

@@ -25,8 +25,8 @@ def test_only_a_run_with_changed_histograms_exceeds_the_limits() -> None:
     before = drift_histograms(_gists(100, 0.25, 100, refused=2), "opacity")
     same = drift_histograms(_gists(60, 0.25, 100, refused=1), "opacity")
     moved = drift_histograms(_gists(60, 0.85, 30, refused=60), "opacity")
-    assert not any(drift.exceeds_limit for drift in compare_histograms(same, before, against="earlier"))
-    out = compare_histograms(moved, before, against="earlier")
+    assert not any(drift.exceeds_limit for drift in compare_histograms(same, before, reference_kind="earlier"))
+    out = compare_histograms(moved, before, reference_kind="earlier")
     assert [drift.of for drift in out if drift.exceeds_limit] == ["scores", "refused", "exposure"]
     assert (
         "score is 0.85 in this run, and 0.25 in the reference (earlier images of this folder)." in out[0].summary.text
@@ -37,7 +37,7 @@ def test_only_a_run_with_changed_histograms_exceeds_the_limits() -> None:
 
 def test_fewer_than_fifty_images_are_not_compared() -> None:
     before = drift_histograms(_gists(100, 0.25, 100), "opacity")
-    assert compare_histograms(drift_histograms(_gists(49, 0.9, 9), "opacity"), before, against="earlier") == ()
+    assert compare_histograms(drift_histograms(_gists(49, 0.9, 9), "opacity"), before, reference_kind="earlier") == ()
 
 
 def test_a_pack_gives_its_reference_or_none() -> None:
@@ -45,7 +45,7 @@ def test_a_pack_gives_its_reference_or_none() -> None:
     metrics = {"labels": {"opacity": {"reference": {"scores": counts}}}}
     assert reference_histograms(metrics, "opacity") == {"scores": tuple(counts)}
     now = drift_histograms(_gists(80, 0.1, 100), "opacity")
-    (found,) = compare_histograms(now, reference_histograms(metrics, "opacity"), against="pack")
+    (found,) = compare_histograms(now, reference_histograms(metrics, "opacity"), reference_kind="pack")
     assert found.exceeds_limit
     assert "the images that the pack was measured on" in found.summary.text
 
@@ -67,7 +67,7 @@ def test_heat_maps_outside_the_lungs_in_half_of_the_images_mean_drift() -> None:
             DriftSample(category="abnormal", scores={}, median_grey=None, evidence_inside=share) for share in shares
         ]
         return list(
-            compare_histograms(drift_histograms(samples, "opacity", evidence_limit=0.86), before, against="pack")
+            compare_histograms(drift_histograms(samples, "opacity", evidence_limit=0.86), before, reference_kind="pack")
         )
 
     assert [drift.exceeds_limit for drift in found(8)] == [False]
@@ -80,7 +80,7 @@ def test_heat_maps_outside_the_lungs_in_half_of_the_images_mean_drift() -> None:
 def test_heat_maps_inside_the_lungs_more_often_than_before_are_no_drift() -> None:
     """As after images of bedridden patients, when those of an outpatient clinic follow."""
     before, now = {"evidence": (10, 14)}, {"evidence": (150, 5)}
-    (found,) = compare_histograms(now, before, against="earlier")
+    (found,) = compare_histograms(now, before, reference_kind="earlier")
     assert found.index > found.limit and not found.exceeds_limit
-    (found,) = compare_histograms(before, now, against="earlier")
+    (found,) = compare_histograms(before, now, reference_kind="earlier")
     assert found.exceeds_limit

@@ -220,19 +220,19 @@ def test_drift_is_reported_only_beyond_chance() -> None:
     generator = np.random.default_rng(3)
     reference = score_histogram(list(generator.beta(2, 4, 2000)))
     outs = [
-        measure_drift(score_histogram(list(generator.beta(2, 4, 80))), reference, of="scores").exceeds_limit
+        measure_drift(score_histogram(list(generator.beta(2, 4, 80))), reference, quantity="scores").exceeds_limit
         for _ in range(300)
     ]
     assert np.mean(outs) < 0.1  # reference and runs are of one population: about 5 in 100 exceed the limit
-    moved = measure_drift(score_histogram(list(generator.beta(4, 2, 80))), reference, of="scores")
+    moved = measure_drift(score_histogram(list(generator.beta(4, 2, 80))), reference, quantity="scores")
     assert moved.exceeds_limit and moved.images == 80 and moved.reference == 2000
 
 
 def test_psi_equals_a_value_by_hand_and_empty_bins_are_refused() -> None:
     # shares (30.5, 70.5) of 101 and (50.5, 50.5): (0.302 - 0.5) ln(0.302 / 0.5) + (0.698 - 0.5) ln(0.698 / 0.5)
-    assert measure_drift([30, 70], [50, 50], of="scores").index == pytest.approx(0.16592, abs=1e-5)
+    assert measure_drift([30, 70], [50, 50], quantity="scores").index == pytest.approx(0.16592, abs=1e-5)
     with pytest.raises(ValueError, match="bins"):
-        measure_drift([0, 0], [1, 1], of="scores")
+        measure_drift([0, 0], [1, 1], quantity="scores")
 
 
 def test_detected_counts_refused_positives_as_not_detected() -> None:
