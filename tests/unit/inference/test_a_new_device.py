@@ -47,7 +47,7 @@ def kind(_: BackendOptions) -> BackendKind:
 
 @pytest.fixture(autouse=True)
 def abacus() -> Iterator[None]:
-    with BACKENDS.with_entry(ENTRY):
+    with BACKENDS.add_temporarily(ENTRY):
         yield
     PROBLEMS.clear()
 
@@ -91,7 +91,7 @@ def test_a_pack_without_a_file_for_the_device_does_not_run_on_it() -> None:
 
 
 def test_a_device_name_cannot_be_registered_twice() -> None:
-    with pytest.raises(ValueError, match="abacus"), BACKENDS.with_entry(ENTRY):
+    with pytest.raises(ValueError, match="abacus"), BACKENDS.add_temporarily(ENTRY):
         pass
     assert list(device_choices()) == ["auto", "abacus", "edgetpu", "cpu"]
 
