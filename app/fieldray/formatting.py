@@ -52,10 +52,10 @@ def category_label(translator: Translator, category: Category, pack: HasClassNam
         return translator.pack_text(pack.class_names[category])
     if category == "normal" and pack is not None and not pack.is_bare and _looks_for_anything(pack):
         return translator.text("No abnormality flagged")
-    return short_label(translator, category, pack)
+    return short_category_label(translator, category, pack)
 
 
-def short_label(translator: Translator, category: Category, pack: HasClassNames | None = None) -> str:
+def short_category_label(translator: Translator, category: Category, pack: HasClassNames | None = None) -> str:
     """Return the one-word name of a class in the program's own words, for narrow columns.
 
     A score below the uncertain zone is not called *normal*: the pack only did not flag the image. An exception is a
@@ -82,7 +82,7 @@ def class_synonyms(translator: Translator, category: Category) -> tuple[str, ...
         "abnormal": (translator.text("Abnormal"),),
         "normal": (translator.text("Normal"), translator.text("No abnormality flagged")),
     }
-    return (short_label(translator, category), *more.get(category, ()))
+    return (short_category_label(translator, category), *more.get(category, ()))
 
 
 def _looks_for_anything(pack: HasClassNames) -> bool:
@@ -168,7 +168,7 @@ def advice_text(translator: Translator, category: Category) -> str:
     return translator.text("The image could not be screened. Read the image yourself, or try again.")
 
 
-def point_sentence(translator: Translator, point: OperatingPoint, threshold: str) -> str:
+def operating_point_sentence(translator: Translator, point: OperatingPoint, threshold: str) -> str:
     """Return an operating point's name with its threshold.
 
     threshold  the threshold as text
@@ -177,7 +177,7 @@ def point_sentence(translator: Translator, point: OperatingPoint, threshold: str
     return translator.text("Operating point “{name}”: threshold {threshold}", name=name, threshold=threshold)
 
 
-def measured_sentence(translator: Translator, point: OperatingPoint) -> str:
+def performance_sentence(translator: Translator, point: OperatingPoint) -> str:
     """Return a sentence on the sensitivity and specificity measured at an operating point, with intervals."""
     return translator.text(
         "Measured at this operating point on {data}: sensitivity {sensitivity}, specificity {specificity} (95 % "
@@ -265,13 +265,15 @@ def score_digits(score: float, point: OperatingPoint | None, *, min_digits: int)
     return next((digits for digits in range(min_digits, _MAX_DIGITS) if reads_right(digits)), _MAX_DIGITS)
 
 
-def threshold_digits(border: float, *, min_digits: int) -> int:
+def threshold_digits(threshold: float, *, min_digits: int) -> int:
     """Return the number of decimals with which a threshold is displayed, at least `min_digits`.
 
     A threshold must be displayed as 0 or 1 only if it is exactly 0 or 1.
     """
     wide = (
-        digits for digits in range(min_digits, _MAX_DIGITS) if round(border, digits) not in (0, 1) or border in (0, 1)
+        digits
+        for digits in range(min_digits, _MAX_DIGITS)
+        if round(threshold, digits) not in (0, 1) or threshold in (0, 1)
     )
     return next(wide, _MAX_DIGITS)
 
@@ -292,15 +294,17 @@ def threshold_text(translator: Translator, finding: Finding) -> str:
     return format_number(translator, point.threshold, digits=digits) if point else ""
 
 
-def format_threshold(translator: Translator, border: float, *, min_digits: int = 2) -> str:
+def format_threshold(translator: Translator, threshold: float, *, min_digits: int = 2) -> str:
     """Format a threshold, or an end of the uncertain zone, that is displayed without a score.
 
     The number has up to six decimals. More are used only if the number would otherwise be displayed as 0 or 1.
 
     min_digits  minimum number of decimals
     """
-    written = f"{border:.6f}".rstrip("0").partition(".")[2]
-    return format_number(translator, border, digits=threshold_digits(border, min_digits=max(min_digits, len(written))))
+    written = f"{threshold:.6f}".rstrip("0").partition(".")[2]
+    return format_number(
+        translator, threshold, digits=threshold_digits(threshold, min_digits=max(min_digits, len(written)))
+    )
 
 
 def format_count(items: int) -> str:
@@ -314,7 +318,9 @@ def format_percent(translator: Translator, estimate: Estimate) -> str:
     return f"{value} % {interval}"
 
 
-def class_lines(translator: Translator, manifest: Manifest | None, point: OperatingPoint | None) -> list[str]:
+def class_performance_lines(
+    translator: Translator, manifest: Manifest | None, point: OperatingPoint | None
+) -> list[str]:
     """Return lines on the measured classes: how many of 100 images with and without the finding are in each class.
 
     There are at most four lines. Figures measured at another hospital come last. The list is empty if the pack's maker

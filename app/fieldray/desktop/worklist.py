@@ -46,7 +46,7 @@ from fieldray.desktop.worklist_rows import COLUMN_KEYS, WorkListRow
 from fieldray.domain.finding import WORK_LIST_ORDER, Category
 from fieldray.domain.history import ReadingFilter, ResultFilter
 from fieldray.domain.model import Manifest
-from fieldray.formatting import category_label, format_count, short_label
+from fieldray.formatting import category_label, format_count, short_category_label
 from fieldray.reasons import reason
 from fieldray.translation import Translator
 
@@ -155,7 +155,7 @@ class FilterBar(QWidget):
             word = whole = self._translator.text("All")
             if category is not None:
                 whole = category_label(self._translator, category, self._model.manifest)
-                word = short_label(self._translator, category, self._model.manifest)
+                word = short_category_label(self._translator, category, self._model.manifest)
             set_tooltip(button, whole)
             button.setAccessibleName(f"{whole}: {number}")
             self._words[category] = word
@@ -276,7 +276,9 @@ def class_column_width(translator: Translator, font: QFont, manifest: Manifest |
 
 def _longest_class(translator: Translator, font: QFont, manifest: Manifest | None) -> int:
     classes = (
-        short_label(translator, category, manifest) for category in WORK_LIST_ORDER if category not in RARE_CATEGORIES
+        short_category_label(translator, category, manifest)
+        for category in WORK_LIST_ORDER
+        if category not in RARE_CATEGORIES
     )
     return max(map(QFontMetrics(font).horizontalAdvance, classes))
 

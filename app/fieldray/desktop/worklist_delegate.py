@@ -34,7 +34,7 @@ from fieldray.formatting import (
     format_dicom_date,
     format_person_name,
     sex_label,
-    short_label,
+    short_category_label,
     unsigned_notice,
 )
 from fieldray.translation import Translator
@@ -248,7 +248,7 @@ class WorkListDelegate(QStyledItemDelegate):
         draw_class_icon(painter, row.category, mark, self._theme)
         if box.width() + 2 * _GAP <= SHAPE_COLUMN_WIDTH:
             return
-        label = short_label(self._translator, row.category, row.manifest)
+        label = short_category_label(self._translator, row.category, row.manifest)
         line = box.adjusted(_SHAPE + 6, 0, 0, 0)
         if row.finding is not None and row.finding.is_decided_by_larger_output:
             below = line.adjusted(0, ROW_HEIGHT // 2, 0, 0)
@@ -283,7 +283,7 @@ class WorkListDelegate(QStyledItemDelegate):
             self._line(
                 painter, upper.adjusted(_SHAPE + 6, 0, _GAP, 0), score_cell_text(self._translator, row), "text", small
             )
-        word = short_label(self._translator, row.category, row.manifest)
+        word = short_category_label(self._translator, row.category, row.manifest)
         self._line(painter, lower, word, row.category, demibold_font(small))
 
     def _line(self, painter: QPainter, box: QRect, text: str, shade: str, font: QFont, *, right: bool = False) -> None:

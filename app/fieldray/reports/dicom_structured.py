@@ -20,7 +20,7 @@ from fieldray.domain.finding import Decision, Finding, notes_of
 from fieldray.domain.image import FileKind, ImageRef
 from fieldray.domain.model import Estimate, Manifest, OperatingPoint
 from fieldray.domain.prior import ComparisonRecord, pair_warnings
-from fieldray.formatting import DICOM_DATE_PATTERN, category_label, class_lines
+from fieldray.formatting import DICOM_DATE_PATTERN, category_label, class_performance_lines
 from fieldray.plain_text import make_visible
 from fieldray.reasons import reason
 from fieldray.reports.content import NOTICE
@@ -283,7 +283,7 @@ def _comments(subject: ReportedImage, finding: Finding) -> list[str]:
         NOTICE,
         *([f"Frame {ref.frame + 1} of {frames}."] if frames > 1 else []),
         *([f"Operating point {point.titles['en']}, measured on {point.measured_on['en']}."] if point else []),
-        *class_lines(Translator(), subject.stored_run.manifest, point),
+        *class_performance_lines(Translator(), subject.stored_run.manifest, point),
         *(hide_names_in_reason(note, ref.key, alias=subject.alias).text for note in notes_of(subject.outcome)),
         f"Image ID {subject.alias}",
         *([f"Reader's verdict: {verdict.choice}. {verdict.note}".strip()] if verdict else []),

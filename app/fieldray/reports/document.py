@@ -16,8 +16,8 @@ from fieldray.domain.model import Manifest
 from fieldray.formatting import (
     decision_sentence,
     label_meaning,
-    measured_sentence,
-    point_sentence,
+    operating_point_sentence,
+    performance_sentence,
     score_text,
     threshold_text,
 )
@@ -131,10 +131,10 @@ def finding_texts(translator: Translator, outcome: Outcome, manifest: Manifest |
             sentence=decision_sentence(translator, found),
             summary=_whole_sentence(translator, found, manifest),
             scale=_scale(translator, found),
-            point_sentence=point_sentence(translator, found.point, threshold_text(translator, found))
+            point_sentence=operating_point_sentence(translator, found.point, threshold_text(translator, found))
             if found.point
             else "",
-            measured_sentence=measured_sentence(translator, found.point) if found.point else "",
+            measured_sentence=performance_sentence(translator, found.point) if found.point else "",
             performance=performance_of(translator, manifest, found.point, outcome.category),
         )
         for found in sorted(findings, key=lambda found: found is not leading)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fieldray.domain.finding import Category
 from fieldray.domain.model import Manifest, OperatingPoint
 from fieldray.domain.purpose import ClassDistribution, class_distributions, counts_per_hundred
-from fieldray.formatting import class_lines, short_label
+from fieldray.formatting import class_performance_lines, short_category_label
 from fieldray.translation import Translator
 
 
@@ -84,7 +84,7 @@ def performance_of(
         sentence=_sentence(translator, measured, category),
         title=at,
         bars=tuple(_bar(translator, shown, truth, manifest) for truth in (True, False)),
-        detailed_sentences=tuple(class_lines(translator, manifest, point)),
+        detailed_sentences=tuple(class_performance_lines(translator, manifest, point)),
     )
 
 
@@ -98,7 +98,7 @@ def _bar(translator: Translator, classes: ClassDistribution, truth: bool, manife
     )
     numbers = counts_per_hundred(shares)
     parts = (
-        BarPart(category, numbers[category], short_label(translator, category, manifest))
+        BarPart(category, numbers[category], short_category_label(translator, category, manifest))
         for category in shares
         if category not in ("refused", "failed") or numbers[category]
     )

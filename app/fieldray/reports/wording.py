@@ -39,14 +39,14 @@ from fieldray.formatting import (
     format_threshold,
     label_meaning,
     lung_sentences,
-    measured_sentence,
+    operating_point_sentence,
     pack_headings,
-    point_sentence,
+    performance_sentence,
     research_only_notice,
     run_state_text,
     score_text,
     sex_label,
-    short_label,
+    short_category_label,
     time_text,
     unsigned_notice,
     verdict_line,
@@ -224,7 +224,7 @@ class Wording:
         verdict = verdict_names(self.translator)[result.verdict.choice] if result.verdict else ""
         is_image = outcome.category != "not_an_image"  # any other file belongs to no patient
         who = (is_image and self._person(header_for_report(outcome.ref, self._stored))) or "–"
-        word = short_label(self.translator, outcome.category, self._stored.manifest)
+        word = short_category_label(self.translator, outcome.category, self._stored.manifest)
         if said := self._reasons(outcome):
             word = f"{word}: {said}"
         day = self._day(header.study_date)
@@ -278,11 +278,11 @@ class Wording:
 
     def _point_blocks(self, point: OperatingPoint) -> Iterator[Block]:
         meaning = label_meaning(self.translator, point.label, self._stored.manifest)
-        named = point_sentence(self.translator, point, format_threshold(self.translator, point.threshold))
+        named = operating_point_sentence(self.translator, point, format_threshold(self.translator, point.threshold))
         yield Paragraph(f"{meaning}. {named}", "lead")
         if performance := performance_of(self.translator, self._stored.manifest, point):
             yield performance
-        yield Paragraph(measured_sentence(self.translator, point))
+        yield Paragraph(performance_sentence(self.translator, point))
 
     # ---- an image
 
