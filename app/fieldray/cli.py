@@ -90,7 +90,9 @@ def run(
         try:
             refuse_expanded_file_names(arguments)
             return _perform(
-                (parser or command_parser(open_window, asked=arguments[0])).parse_args(arguments), console, signals
+                (parser or command_parser(open_window, only_command=arguments[0])).parse_args(arguments),
+                console,
+                signals,
             )
         except SystemExit as stop:  # help was printed, or a usage error
             return int(stop.code or 0)
@@ -190,7 +192,9 @@ def _check_outputs(options: argparse.Namespace) -> None:
             require_writable_folder(Path(lines).parent, create_missing=False)
 
 
-def command_parser(open_window: OpenWindow | None = None, *, asked: str | None = None) -> argparse.ArgumentParser:
+def command_parser(
+    open_window: OpenWindow | None = None, *, only_command: str | None = None
+) -> argparse.ArgumentParser:
     """Return the parser of all commands.
 
     asked  the only command whose options are added; all other commands are listed by name. None adds all options
@@ -204,14 +208,14 @@ def command_parser(open_window: OpenWindow | None = None, *, asked: str | None =
     parser.set_defaults(open_window=open_window)
     parser.add_argument("--version", action="version", version=f"fieldray {VERSION}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    wanted = asked and MODULE_OF_COMMAND.get(asked, asked)
+    wanted = only_command and MODULE_OF_COMMAND.get(only_command, only_command)
     for name in BUILTIN_COMMANDS:
         if wanted not in (None, MODULE_OF_COMMAND.get(name, name)):
             add_command(commands, name)
         elif name not in MODULE_OF_COMMAND:
             import_module(f"fieldray.commands.{name}").register_commands(commands)
     for package in command_line_modules():
-        if asked is None or asked in package.COMMANDS:
+        if only_command is None or only_command in package.COMMANDS:
             package.register_commands(commands)
         else:
             for name, text in package.COMMANDS.items():
