@@ -13,7 +13,7 @@ from typing import Final
 
 from fieldray.command_names import OPTIONAL_PACKAGES
 from fieldray.paths import data_folder
-from fieldray.persistence import PRIVATE_MODE
+from fieldray.persistence import PRIVATE_FILE_MODE
 from fieldray.plain_text import make_visible
 
 LOG_FILE_NAME: Final = "fieldray.log"
@@ -31,12 +31,12 @@ class _QuietHandler(logging.FileHandler):
 
         Raises OSError for a link, and for a file that is not a regular file.
         """
-        handle = os.open(self.baseFilename, _APPEND | getattr(os, "O_CLOEXEC", 0), PRIVATE_MODE)
+        handle = os.open(self.baseFilename, _APPEND | getattr(os, "O_CLOEXEC", 0), PRIVATE_FILE_MODE)
         try:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
                 raise OSError(f"not an ordinary file: {self.baseFilename}")
             if hasattr(os, "fchmod"):
-                os.fchmod(handle, PRIVATE_MODE)
+                os.fchmod(handle, PRIVATE_FILE_MODE)
             return io.TextIOWrapper(os.fdopen(handle, "ab"), encoding=self.encoding, errors=self.errors)
         except BaseException:
             os.close(handle)

@@ -28,8 +28,8 @@ from typing import BinaryIO, Final
 from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
 
-PRIVATE_MODE: Final = 0o600
-SHARED_MODE: Final = 0o666  # permissions before the user's umask, as for documents of any program
+PRIVATE_FILE_MODE: Final = 0o600
+SHARED_FILE_MODE: Final = 0o666  # permissions before the user's umask, as for documents of any program
 PRIVATE_FOLDER_MODE: Final = 0o700
 _OTHERS: Final = 0o077
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -38,7 +38,7 @@ _HERE, _EXCHANGE = -100, 2  # AT_FDCWD of fcntl.h, RENAME_EXCHANGE of linux/fs.h
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
-def write_atomically(path: Path, data: bytes, *, mode: int = PRIVATE_MODE) -> None:
+def write_atomically(path: Path, data: bytes, *, mode: int = PRIVATE_FILE_MODE) -> None:
     """Write `data` to `path`. A missing folder is created.
 
     mode  permissions of the file; by default only this user may access it
@@ -50,7 +50,7 @@ def write_atomically(path: Path, data: bytes, *, mode: int = PRIVATE_MODE) -> No
 
 
 @contextlib.contextmanager
-def writing_atomically(path: Path, *, mode: int = PRIVATE_MODE) -> Iterator[BinaryIO]:
+def writing_atomically(path: Path, *, mode: int = PRIVATE_FILE_MODE) -> Iterator[BinaryIO]:
     """Yield a stream whose content appears at `path` when the block ends, and is discarded if the block raises.
 
     mode  permissions of the file, and of a folder that must be created; by default only this user has access
@@ -59,7 +59,7 @@ def writing_atomically(path: Path, *, mode: int = PRIVATE_MODE) -> Iterator[Bina
     """
     temporary = temporary_path(path)
     try:
-        make_folder(path.parent, is_private=mode == PRIVATE_MODE)
+        make_folder(path.parent, is_private=mode == PRIVATE_FILE_MODE)
         try:
             with _created(temporary, mode) as stream:
                 yield stream
@@ -140,7 +140,7 @@ def _remove(left: Path) -> None:
             left.unlink()
 
 
-def write_new_file(path: Path, data: bytes, *, mode: int = PRIVATE_MODE) -> None:
+def write_new_file(path: Path, data: bytes, *, mode: int = PRIVATE_FILE_MODE) -> None:
     """Write a new file in a folder that is later renamed as a whole, and sync the file to the disk.
 
     mode  permissions of the file; by default only this user may access it
@@ -157,7 +157,7 @@ def create_empty_file(path: Path) -> None:
 
     Raises OSError. Raises FileExistsError for an existing file.
     """
-    _created(path, PRIVATE_MODE).close()
+    _created(path, PRIVATE_FILE_MODE).close()
 
 
 def exchange_names(first: Path, second: Path) -> bool:

@@ -18,7 +18,7 @@ from fieldray.commands.console import Console, add_command, add_command_group, p
 from fieldray.errors import UsageProblem
 from fieldray.packs.verified import read_verified_manifest
 from fieldray.paths import data_folder
-from fieldray.persistence import PRIVATE_MODE
+from fieldray.persistence import PRIVATE_FILE_MODE
 from fieldray.reasons import reason
 from fieldray_cluster.commands.training import (
     add_estimate_subcommand,
@@ -99,7 +99,7 @@ def _log() -> BinaryIO:
     path, append = data_folder() / LIBRARY_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
     try:
         is_large = path.exists() and path.stat().st_size > _LARGEST_BYTES
-        return os.fdopen(os.open(path, append | (os.O_TRUNC if is_large else 0), PRIVATE_MODE), "ab")
+        return os.fdopen(os.open(path, append | (os.O_TRUNC if is_large else 0), PRIVATE_FILE_MODE), "ab")
     except OSError:
         return open(os.devnull, "ab")  # noqa: PTH123
 

@@ -30,7 +30,7 @@ from fieldray.reports.outputs import OutputKind, require_writable_output, write_
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file of a run folder, whole or not at all. Raises StorageProblem (disk full, not writable)."""
-    persistence.write_atomically(path, data, mode=persistence.SHARED_MODE)
+    persistence.write_atomically(path, data, mode=persistence.SHARED_FILE_MODE)
 
 
 def to_builtins(content: object) -> Any:

@@ -16,7 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from fieldray.errors import UsageProblem
-from fieldray.persistence import PRIVATE_MODE, is_open_to_others, make_private_folder, storage_problem, write_new_file
+from fieldray.persistence import (
+    PRIVATE_FILE_MODE,
+    is_open_to_others,
+    make_private_folder,
+    storage_problem,
+    write_new_file,
+)
 from fieldray.reasons import reason
 
 if TYPE_CHECKING:
@@ -49,7 +55,7 @@ def make_certificates(folder: Path, *, days: int = VALID_DAYS) -> tuple[Path, ..
     try:
         make_private_folder(folder)
         for name, data in contents.items():
-            write_new_file(folder / name, data, mode=PRIVATE_MODE)
+            write_new_file(folder / name, data, mode=PRIVATE_FILE_MODE)
     except OSError as error:
         raise storage_problem(error, folder) from error
     return tuple(folder / name for name in CERTIFICATE_FILES)

@@ -22,7 +22,7 @@ from distributed.protocol.serialize import ToPickle
 from archives import cluster_of_nodes, worker
 from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.paths import data_folder, python_command
-from fieldray.persistence import PRIVATE_MODE, write_new_file
+from fieldray.persistence import PRIVATE_FILE_MODE, write_new_file
 from fieldray_cluster.certificates import CERTIFICATE_FILES, make_certificates, require_certificates
 from fieldray_cluster.connection import (
     ConnectionSettings,
@@ -122,7 +122,7 @@ def test_a_client_s_certificates_can_submit_work_but_not_serve_as_a_node(tmp_pat
         (folder / "authority.pem").write_bytes((whole / "authority.pem").read_bytes())
         for ending in ("pem", "key"):
             name = f"{'node' if folder == posing else 'client'}.{ending}"
-            write_new_file(folder / name, (whole / f"client.{ending}").read_bytes(), mode=PRIVATE_MODE)
+            write_new_file(folder / name, (whole / f"client.{ending}").read_bytes(), mode=PRIVATE_FILE_MODE)
     with pytest.raises(UsageProblem, match=r"no usable certificates \(node.pem: No such file"):
         require_certificates(client_only, "node")
     with NodeGroup() as nodes:

@@ -15,8 +15,8 @@ import pytest
 
 from fieldray.errors import StorageProblem
 from fieldray.persistence import (
-    PRIVATE_MODE,
-    SHARED_MODE,
+    PRIVATE_FILE_MODE,
+    SHARED_FILE_MODE,
     exchange_names,
     make_folder,
     make_private_folder,
@@ -98,15 +98,15 @@ def test_two_writers_at_once_do_not_mix(tmp_path: Path) -> None:
 @posix
 def test_private_is_private_whatever_the_umask(tmp_path: Path, umask: int) -> None:
     write_atomically(tmp_path / "private", b"")
-    write_atomically(tmp_path / "shared", b"", mode=SHARED_MODE)
+    write_atomically(tmp_path / "shared", b"", mode=SHARED_FILE_MODE)
     assert mode_of(tmp_path / "private") == 0o600
     assert mode_of(tmp_path / "shared") == 0o666 & ~umask
     make_private_folder(tmp_path / "home")
     assert mode_of(tmp_path / "home") == 0o700
-    for mode in (PRIVATE_MODE, SHARED_MODE):
+    for mode in (PRIVATE_FILE_MODE, SHARED_FILE_MODE):
         write_atomically(tmp_path / f"{mode}" / "deep" / "file", b"", mode=mode)
         folders = {mode_of(tmp_path / f"{mode}"), mode_of(tmp_path / f"{mode}" / "deep")}
-        assert folders == {0o700 if mode == PRIVATE_MODE else 0o777 & ~umask}
+        assert folders == {0o700 if mode == PRIVATE_FILE_MODE else 0o777 & ~umask}
 
 
 @posix

@@ -22,7 +22,7 @@ from fieldray.commands.options import (
 )
 from fieldray.errors import UsageProblem
 from fieldray.paths import data_folder
-from fieldray.persistence import SHARED_MODE, storage_problem, write_atomically
+from fieldray.persistence import SHARED_FILE_MODE, storage_problem, write_atomically
 from fieldray.process_environment import can_open_window
 from fieldray.reasons import reason
 from fieldray.settings import load
@@ -310,7 +310,7 @@ def _write_real(folder: Path, options: argparse.Namespace, console: Console) -> 
 
     part = next(part for part in DEMO_PARTS if part.name == options.part)
     for name, content in _files_to_write(part, folder, is_own=options.folder is None):
-        write_atomically(folder / name, content, mode=SHARED_MODE)
+        write_atomically(folder / name, content, mode=SHARED_FILE_MODE)
     console.print_line(
         f"Images of {part.patient_group} in {folder}. File names give the published labels. "
         "Some images are not suitable."

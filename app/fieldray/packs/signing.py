@@ -37,7 +37,7 @@ from fieldray.packs.manifest import FINGERPRINT_PATTERN, ID_PATTERN, SHA256_PATT
 from fieldray.packs.naming import group_fingerprint_digits, parse_fingerprint, version_key
 from fieldray.packs.reading import canonical_json, parse_json_object
 from fieldray.persistence import (
-    PRIVATE_MODE,
+    PRIVATE_FILE_MODE,
     exclusive_writer,
     is_open_to_others,
     make_folder,
@@ -69,7 +69,7 @@ def load_or_create_key(path: Path) -> Ed25519PrivateKey:
         key = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         try:
             make_folder(path.parent)
-            write_new_file(path, key, mode=PRIVATE_MODE)
+            write_new_file(path, key, mode=PRIVATE_FILE_MODE)
         except OSError as error:
             raise storage_problem(error, path) from error
     return load_private_key(path)

@@ -64,7 +64,7 @@ from fieldray.packs.naming import (
 )
 from fieldray.packs.reading import array_from_npy, array_to_npy, manifest_error, raising_fieldray_errors, read_file
 from fieldray.persistence import (
-    SHARED_MODE,
+    SHARED_FILE_MODE,
     make_folder,
     replace_folder_atomically,
     storage_problem,
@@ -346,7 +346,7 @@ def write_pack_folder(folder: Path, *, contents: Mapping[str, bytes]) -> Path:
         try:
             for name, data in contents.items():
                 write_new_file(
-                    temporary / name, data, mode=SHARED_MODE
+                    temporary / name, data, mode=SHARED_FILE_MODE
                 )  # written to the disk at once, because a user pulls a drive out after "done"
             read_pack(temporary)
             temporary.chmod(0o755)

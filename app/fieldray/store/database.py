@@ -23,7 +23,7 @@ from typing import Final
 from fieldray.errors import StorageProblem
 from fieldray.paths import VERSION as PROGRAM_VERSION
 from fieldray.persistence import (
-    PRIVATE_MODE,
+    PRIVATE_FILE_MODE,
     LockHeldError,
     create_empty_file,
     replace_durably,
@@ -133,8 +133,8 @@ def _connect(path: Path) -> StoreConnection:
 
     Other programs cannot replace the open file. Raises OSError, sqlite3.Error.
     """
-    if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) != PRIVATE_MODE:
-        path.chmod(PRIVATE_MODE)  # results name patients; SQLite gives its companions the same mode
+    if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) != PRIVATE_FILE_MODE:
+        path.chmod(PRIVATE_FILE_MODE)  # results name patients; SQLite gives its companions the same mode
     with OPENING_LOCK:
         connection = sqlite3.connect(
             path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, factory=StoreConnection
@@ -373,7 +373,9 @@ def mark_damaged_on_invalid_row(path: Path) -> Iterator[None]:
 def mark_damaged(path: Path) -> StorageProblem:
     """Mark a database file as damaged. Returns the exception for the caller to raise."""
     with contextlib.suppress(OSError):
-        os.close(os.open(damage_mark_path(path), os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), PRIVATE_MODE))
+        os.close(
+            os.open(damage_mark_path(path), os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), PRIVATE_FILE_MODE)
+        )
     return _damage(path)
 
 
