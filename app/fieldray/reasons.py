@@ -36,7 +36,7 @@ class Plural:
     many: str
     count_parameter: str
 
-    def number(self, parameters: Sequence[tuple[str, str]]) -> int:
+    def count_in_parameters(self, parameters: Sequence[tuple[str, str]]) -> int:
         """Return the number that decides between singular and plural; 0 if the stored parameter is no number.
 
         parameters  names and values of the sentence's parameters
@@ -563,7 +563,7 @@ class Reason:
         """The English sentence with placeholders. A `Plural` gives its singular or plural, as its number requires."""
         template = template_of(self.code)
         if isinstance(template, Plural):
-            return template.one if template.number(self.parameters) == 1 else template.many
+            return template.one if template.count_in_parameters(self.parameters) == 1 else template.many
         return template
 
     @property

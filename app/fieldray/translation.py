@@ -69,7 +69,7 @@ class Translator:
             if name not in NON_IDENTIFYING_PARAMETERS
         }
         if isinstance(template, Plural):
-            found = self._catalogue.ngettext(template.one, template.many, template.number(why.parameters))
+            found = self._catalogue.ngettext(template.one, template.many, template.count_in_parameters(why.parameters))
         else:
             found = self._catalogue.gettext(template)
         return _filled(found, why.template, values)
