@@ -81,10 +81,10 @@ def _reader() -> Iterator[Callable[[Path], FramedImage | None]]:
     from fieldray.packs.library import PackLibrary
     from fieldray.paths import data_folder
     from fieldray.pipeline.compare import read_pair_image
-    from fieldray.settings import load
+    from fieldray.settings import load_settings
     from fieldray.workers.pool import open_workers
 
-    settings, _ = load()
+    settings, _ = load_settings()
     finder = PackLibrary(data_folder()).load_shipped_lung_pack()
     assert finder is not None
     known: dict[Path, FramedImage | None] = {}

@@ -40,7 +40,7 @@ class SettingRow:
     allowed: Sequence[str] | Callable[[], Sequence[str]] = ()
     low: float = 0
     high: float = 0
-    in_dialog: bool = True
+    is_in_dialog: bool = True
 
     @property
     def choices(self) -> Sequence[str]:
@@ -82,13 +82,13 @@ SETTING_ROWS: Final[tuple[SettingRow, ...]] = (
         high=16384),
     SettingRow(key="keep_previews", label="Keep a small preview of each image with its result", default=True),
     SettingRow(key="verify_files", label="Verify full file contents when a run resumes (slower)", default=False),
-    SettingRow(key="pack", label="Default pack", default="", in_dialog=False),
-    SettingRow(key="operating_point", label="Operating point of the default pack", default="", in_dialog=False),
-    SettingRow(key="window", label="Position and size of the window", default="", in_dialog=False),
-    SettingRow(key="panes", label="Widths of the list, image and result panels", default="", in_dialog=False),
-    SettingRow(key="by_patient", label="List the images of a patient together", default=True, in_dialog=False),
-    SettingRow(key="folded", label="Collapsed sections of the result panel", default="", in_dialog=False),
-    SettingRow(key="folders", label="Recent folders, the newest first", default="", in_dialog=False),
+    SettingRow(key="pack", label="Default pack", default="", is_in_dialog=False),
+    SettingRow(key="operating_point", label="Operating point of the default pack", default="", is_in_dialog=False),
+    SettingRow(key="window", label="Position and size of the window", default="", is_in_dialog=False),
+    SettingRow(key="panes", label="Widths of the list, image and result panels", default="", is_in_dialog=False),
+    SettingRow(key="by_patient", label="List the images of a patient together", default=True, is_in_dialog=False),
+    SettingRow(key="folded", label="Collapsed sections of the result panel", default="", is_in_dialog=False),
+    SettingRow(key="folders", label="Recent folders, the newest first", default="", is_in_dialog=False),
 )
 # fmt: on
 BASIC_SETTING_KEYS: Final = (
@@ -189,7 +189,7 @@ def default_settings_path() -> Path:
     return data_folder() / "settings.json"
 
 
-def load(path: Path | None = None) -> tuple[Settings, tuple[Reason, ...]]:
+def load_settings(path: Path | None = None) -> tuple[Settings, tuple[Reason, ...]]:
     """Read the settings file.
 
     path  the settings file; None for `default_settings_path`

@@ -20,7 +20,7 @@ from fieldray.errors import PackNotTrusted
 from fieldray.packs.naming import group_fingerprint_digits
 from fieldray.packs.site_choices import REMEMBERED_PACKS_FILE_NAME, RememberedPack
 from fieldray.reasons import reason
-from fieldray.settings import Settings, load
+from fieldray.settings import Settings, load_settings
 from fieldray.translation import Translator
 from outcomes import run_spec
 from stores import keep
@@ -174,7 +174,7 @@ def test_a_default_pack_is_saved_in_the_settings_and_used_for_other_folders(desk
     desk.window.welcome.default_box.setChecked(True)
     desk.answer("adults-1.0.0")
     desk.until(lambda: desk.bench.rows.total_images() == 1)
-    desk.until(lambda: load(home / "settings.json")[0]["pack"] == "adults")
+    desk.until(lambda: load_settings(home / "settings.json")[0]["pack"] == "adults")
     assert not (home / REMEMBERED_PACKS_FILE_NAME).exists()
     desk.finish()
     desk.choose("/other")

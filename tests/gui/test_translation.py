@@ -24,7 +24,7 @@ from fieldray.desktop.dialogs import SettingsDialog
 from fieldray.desktop.widgets import ask_for_paths
 from fieldray.formatting import format_dicom_date, format_number
 from fieldray.reasons import reason
-from fieldray.settings import Settings, load
+from fieldray.settings import Settings, load_settings
 from fieldray.translation import Translator, best_language, languages
 
 PATHS = sorted(translations.CATALOGUES.glob(f"*/{translations.CATALOGUE_PATH.as_posix()}"))
@@ -282,7 +282,7 @@ def test_one_file_adds_a_language(polish: Path, desk: Desk, home: Path) -> None:
     dialog.deleteLater()
     assert desk.window.actions_by_name["start"].text().startswith("Rozpocznij")
     assert desk.window.actions_by_name["pause"].text().startswith("Pause")
-    assert load(home / "settings.json")[0]["language"] == "pl"
+    assert load_settings(home / "settings.json")[0]["language"] == "pl"
     assert QLocale().language() == QLocale.Language.Polish
     assert resolve_language("pl") == "pl"
 
@@ -321,7 +321,7 @@ def test_a_damaged_catalogue_adds_no_language(
 def test_a_missing_language_in_the_settings_gives_the_systems_language(polish: Path, home: Path) -> None:
     Settings({"language": "pl"}).save(home / "settings.json")
     polish.unlink()
-    settings, problems = load(home / "settings.json")
+    settings, problems = load_settings(home / "settings.json")
     assert (settings["language"], len(problems)) == ("system", 1)
 
 

@@ -45,7 +45,7 @@ from fieldray.domain.run import Verdict
 from fieldray.errors import FieldrayError, UsageProblem
 from fieldray.reasons import reason
 from fieldray.settings import ROW_BY_KEY, SETTING_ROWS, Settings
-from fieldray.settings import load as load_settings
+from fieldray.settings import load_settings as load_settings
 from fieldray.store.results import ResultStore
 from fieldray.translation import Translator, languages
 
@@ -109,7 +109,7 @@ def test_after_a_rebuild_only_the_new_window_shows_the_next_image(desk: Desk) ->
 def test_the_settings_dialog_has_a_line_for_every_row_and_saves(desk: Desk, home: Path) -> None:
     desk.window.actions_by_name["settings"].trigger()
     dialog = desk.dialog(SettingsDialog)
-    assert set(dialog.fields) == {row.key for row in SETTING_ROWS if row.in_dialog}
+    assert set(dialog.fields) == {row.key for row in SETTING_ROWS if row.is_in_dialog}
     shown = [key for key, field in dialog.fields.items() if field.isVisible()]
     assert shown == ["language", "theme", "hide_patient", "keep_folders", "reader", "heat_map_opacity"]
     dialog.advanced.click()

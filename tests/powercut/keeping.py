@@ -13,7 +13,7 @@ from fieldray.packs.signing import TrustStore
 from fieldray.packs.site_choices import RememberedPacks, SitePointFile
 from fieldray.packs.verified import read_pack
 from fieldray.reports.exporter import pseudonym_key
-from fieldray.settings import Settings, load
+from fieldray.settings import Settings, load_settings
 from packs_factory import make_pack, site_point
 from powercut.place import Emit, Log, Lost, Place, do_each, require
 from tiny_packs import fingerprint
@@ -114,7 +114,7 @@ def check_kept(place: Place, log: Log, end: str) -> None:
     """Every file can be read, and everything reported as saved is there."""
     kept = [event[1] for event in log if event[0] == "kept"]
     begun = {event[1] for event in log if event[0] == "begun"}
-    settings, problems = load(place.home / "settings.json")
+    settings, problems = load_settings(place.home / "settings.json")
     if problems:
         raise Lost(f"the settings cannot be read: {problems[0].text}")
     trust, points = TrustStore(place.home), SitePointFile(place.home)

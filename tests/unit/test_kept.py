@@ -17,7 +17,7 @@ from fieldray.packs.site_choices import (
     SitePointFile,
 )
 from fieldray.pipeline.constancy import ConstancyRecords
-from fieldray.settings import load
+from fieldray.settings import load_settings
 from packs_factory import site_point
 
 HASH = "0123456789abcdef" * 4
@@ -30,7 +30,7 @@ def write(path: Path, content: object) -> None:
 
 def test_a_setting_of_a_later_version_is_named_and_the_others_are_read(tmp_path: Path) -> None:
     write(tmp_path / "settings.json", {"language": "uk", "of_the_future": 1})
-    settings, problems = load(tmp_path / "settings.json")
+    settings, problems = load_settings(tmp_path / "settings.json")
     assert settings["language"] == "uk"
     assert [why.code for why in problems] == ["setting_unknown"]
 

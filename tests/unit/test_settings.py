@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.errors import StorageProblem, UsageProblem
-from fieldray.settings import SETTING_ROWS, SettingRow, Settings, default_settings_path, load
+from fieldray.settings import SETTING_ROWS, SettingRow, Settings, default_settings_path, load_settings
 
 
 def test_every_default_is_allowed() -> None:
@@ -18,7 +18,7 @@ def test_every_default_is_allowed() -> None:
 def test_saved_settings_are_loaded(tmp_path: Path) -> None:
     settings = Settings({"decoders": 3, "language": "uk"})
     settings.save(tmp_path / "settings.json")
-    again, problems = load(tmp_path / "settings.json")
+    again, problems = load_settings(tmp_path / "settings.json")
     assert (again["decoders"], again["language"], again["theme"], problems) == (3, "uk", "system", ())
 
 
@@ -26,7 +26,7 @@ def test_unknown_settings_stay_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "settings.json"
     written = {"of_a_newer_version": [1, {"a": None}], "theme": "sepia", "decoders": 2}
     path.write_text(json.dumps(written))
-    settings, problems = load(path)
+    settings, problems = load_settings(path)
     assert (settings["theme"], len(problems)) == ("system", 2)
     settings.set("language", "en")
     settings.save(path)
@@ -41,7 +41,7 @@ def test_unknown_settings_stay_in_the_file(tmp_path: Path) -> None:
 )
 def test_an_invalid_settings_file_gives_the_defaults(tmp_path: Path, text: str) -> None:
     (tmp_path / "settings.json").write_text(text, encoding="utf-8")
-    settings, _ = load(tmp_path / "settings.json")
+    settings, _ = load_settings(tmp_path / "settings.json")
     assert settings["decoders"] == 0
 
 
@@ -54,7 +54,7 @@ def test_saving_changes_only_the_changed_settings_in_the_file(tmp_path: Path) ->
     """For example, a window is open while a command sets the default pack."""
     path = tmp_path / "settings.json"
     Settings({"pack": "old", "theme": "dark"}).save(path)
-    (window, _), (elsewhere, _) = load(path), load(path)
+    (window, _), (elsewhere, _) = load_settings(path), load_settings(path)
     elsewhere.choose_pack("new")
     elsewhere.save(path)
     for opacity in (60, 70):
@@ -65,7 +65,7 @@ def test_saving_changes_only_the_changed_settings_in_the_file(tmp_path: Path) ->
         elsewhere.save(path)
     window.set("language", "uk")  # the slider was saved before and is not changed back
     window.save(path)
-    assert [load(path)[0][key] for key in ("pack", "theme", "heat_map_opacity", "language")] == [
+    assert [load_settings(path)[0][key] for key in ("pack", "theme", "heat_map_opacity", "language")] == [
         "new",
         "dark",
         10,
@@ -81,7 +81,7 @@ def test_a_setting_that_could_not_be_saved_is_saved_next_time(tmp_path: Path) ->
         settings.save(path)
     path.rmdir()
     settings.save(path)
-    assert load(path)[0]["theme"] == "dark"
+    assert load_settings(path)[0]["theme"] == "dark"
 
 
 class _FailingPath(type(Path())):  # type: ignore[misc]
@@ -94,7 +94,7 @@ class _FailingPath(type(Path())):  # type: ignore[misc]
 def test_an_unreadable_settings_file_is_not_replaced(tmp_path: Path) -> None:
     path = _FailingPath(tmp_path / "settings.json")
     path.write_text('{"decoders": 5}')
-    settings, problems = load(path)
+    settings, problems = load_settings(path)
     assert [problem.code for problem in problems] == ["settings_unreadable"]
     settings.set("theme", "dark")
     with pytest.raises(StorageProblem) as caught:
@@ -108,7 +108,7 @@ def test_an_unreadable_settings_file_is_not_replaced(tmp_path: Path) -> None:
 def test_a_link_instead_of_the_settings_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other").write_text('{"decoders": 5}')
     (tmp_path / "settings.json").symlink_to(tmp_path / "other")
-    settings, problems = load(tmp_path / "settings.json")
+    settings, problems = load_settings(tmp_path / "settings.json")
     assert (settings["decoders"], [problem.code for problem in problems]) == (0, ["not_plain"])
     with pytest.raises(StorageProblem):
         settings.save(tmp_path / "settings.json")
@@ -141,7 +141,7 @@ def test_a_number_is_read_as_a_number() -> None:
 
 
 def test_without_a_path_the_file_is_in_the_users_data(home: Path) -> None:
-    assert load()[1] == ()
+    assert load_settings()[1] == ()
     Settings({"theme": "dark"}).save()
     assert default_settings_path() == home / "settings.json"
-    assert load()[0]["theme"] == "dark"
+    assert load_settings()[0]["theme"] == "dark"

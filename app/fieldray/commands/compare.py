@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fieldray.commands.console import Console, add_command, path_option, text_option
 from fieldray.commands.options import write_json
-from fieldray.settings import load
+from fieldray.settings import load_settings
 
 if TYPE_CHECKING:
     from fieldray.pipeline.compare import ComparedPair
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
     inputs = (options.prior, options.current)
     require_pair_files(options.out, inputs=inputs)
-    settings, _ = load()
+    settings, _ = load_settings()
     with contextlib.ExitStack() as ends:
         comparer = system_comparer_factory(settings)(ends)
         prior, current = (find_single_image(path, workers=comparer.workers) for path in inputs)

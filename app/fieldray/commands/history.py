@@ -27,7 +27,7 @@ from fieldray.paths import data_folder, results_path
 from fieldray.persistence import remove_unfinished_files
 from fieldray.plain_text import console_cell
 from fieldray.reasons import COMMON_NOTE_CODES, Reason, reason
-from fieldray.settings import load
+from fieldray.settings import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -240,7 +240,7 @@ def run_export(options: argparse.Namespace, console: Console) -> int:
     from fieldray.pipeline.export import ExportRequest, export_run
     from fieldray.workers.pool import number_of_workers, open_workers
 
-    (settings, _), left_out = load(), list[Reason]()
+    (settings, _), left_out = load_settings(), list[Reason]()
     request = ExportRequest(
         database=results_path(),
         run_id=options.run,

@@ -177,9 +177,9 @@ def default_pack_name(library: PackLibrary) -> str:
     Raises PackProblem (no_pack) if no pack can screen.
     """
     from fieldray.packs.naming import packs_named
-    from fieldray.settings import load
+    from fieldray.settings import load_settings
 
-    settings, _ = load()
+    settings, _ = load_settings()
     name = str(settings["pack"])
     packs = [candidate for candidate in library.available() if candidate.can_screen]
     if packs_named(name, packs):

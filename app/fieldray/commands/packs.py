@@ -24,7 +24,7 @@ from fieldray.errors import PackProblem, UsageProblem
 from fieldray.paths import data_folder
 from fieldray.plain_text import console_cell
 from fieldray.reasons import reason
-from fieldray.settings import load
+from fieldray.settings import load_settings
 
 if TYPE_CHECKING:
     from fieldray.packs.naming import PackCandidate
@@ -119,7 +119,7 @@ def run_default(options: argparse.Namespace, console: Console) -> int:
 
     Raises PackProblem, UsageProblem, StorageProblem.
     """
-    settings, problems = load()
+    settings, problems = load_settings()
     for problem in problems:
         console.print_error(problem.text)
     if options.none:
@@ -189,7 +189,7 @@ def run_constancy(options: argparse.Namespace, console: Console) -> int:
         if options.status:
             said = records.state_sentences(model)
         else:
-            with Session(load()[0], lambda _: None) as session:
+            with Session(load_settings()[0], lambda _: None) as session:
                 session.use_packs(model)
                 console.show_bar(model.pack_name)
                 said = run_constancy_test(session, records)

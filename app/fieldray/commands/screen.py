@@ -25,7 +25,7 @@ from fieldray.paths import data_folder
 from fieldray.persistence import SHARED_FILE_MODE, storage_problem, write_atomically
 from fieldray.process_environment import can_open_window
 from fieldray.reasons import reason
-from fieldray.settings import load
+from fieldray.settings import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -250,7 +250,7 @@ def _wait(batch: Batch, console: Console) -> None:
 
 
 def _settings(options: argparse.Namespace) -> Settings:
-    settings, _ = load()
+    settings, _ = load_settings()
     if options.device:
         settings.set("device", options.device)
     if options.jobs:

@@ -42,7 +42,7 @@ from fieldray.log_file import configure_logging
 from fieldray.offline import block_further_connections
 from fieldray.process_environment import shutdown_signals
 from fieldray.reasons import Reason
-from fieldray.settings import Settings, Value, load
+from fieldray.settings import Settings, Value, load_settings
 from fieldray.translation import Translator, best_language
 
 log = logging.getLogger(__name__)
@@ -306,7 +306,7 @@ def run_application(paths: Sequence[Path]) -> int:
     qt.setQuitOnLastWindowClosed(False)
     qt.setWindowIcon(program_icon())
     with configure_logging():
-        settings, problems = load()
+        settings, problems = load_settings()
         application = Application(qt, settings)
         application.ended.connect(qt.quit)
         application.show_settings_problems(problems)

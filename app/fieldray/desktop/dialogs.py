@@ -360,7 +360,7 @@ class SettingsDialog(QDialog):
         return {key: value for key, value in values.items() if value != self._settings[key]}
 
     def _form(self, *, is_advanced: bool) -> QWidget:
-        rows = [row for row in SETTING_ROWS if row.in_dialog and is_advanced != (row.key in BASIC_SETTING_KEYS)]
+        rows = [row for row in SETTING_ROWS if row.is_in_dialog and is_advanced != (row.key in BASIC_SETTING_KEYS)]
         self.fields.update((row.key, self._field(row)) for row in rows)
         made, laid = QWidget(), form_layout(*((self._translator.text(row.label), self.fields[row.key]) for row in rows))
         laid.setContentsMargins(_FORM_MARGIN, _FORM_MARGIN, _FORM_MARGIN, 0)

@@ -72,13 +72,13 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
         from fieldray.domain.pack_setup import set_up_pack
         from fieldray.imaging.discover import absolute_paths
         from fieldray.pipeline.batch_ports import run_spec
-        from fieldray.settings import load
+        from fieldray.settings import load_settings
         from fieldray_cluster.archive_folder import ArchiveFolder, is_merged, list_images
         from fieldray_cluster.archive_worker import make_request
         from fieldray_cluster.object_server import is_address
 
     console.logs_progress = True
-    settings, _ = load()
+    settings, _ = load_settings()
     if options.device:
         settings.set("device", options.device)
     paths = options.paths

@@ -19,7 +19,7 @@ from fieldray.packs.site_choices import REMEMBERED_PACKS_FILE_NAME as FOLDERS
 from fieldray.packs.site_choices import SITE_POINTS_FILE_NAME as POINTS
 from fieldray.packs.site_choices import RememberedPacks, SitePointFile
 from fieldray.reports.outputs import is_own_report
-from fieldray.settings import SETTING_ROWS, load
+from fieldray.settings import SETTING_ROWS, load_settings
 from fieldray.store.rows import (
     drift_sample_of,
     outcome_columns,
@@ -62,9 +62,9 @@ class _File:
 
 def _settings(folder: Path) -> None:
     """Read the settings. Settings that were read must survive being written and read again."""
-    settings, _ = load(folder / "settings.json")
+    settings, _ = load_settings(folder / "settings.json")
     settings.save(folder / "settings.json")
-    again, _ = load(folder / "settings.json")
+    again, _ = load_settings(folder / "settings.json")
     holds(
         [again[row.key] for row in SETTING_ROWS] == [settings[row.key] for row in SETTING_ROWS],
         "settings that change by themselves",
