@@ -243,7 +243,7 @@ def label_meaning(translator: Translator, label: str, manifest: Manifest | None)
 
 def format_number(translator: Translator, value: float, *, digits: int) -> str:
     """Format a number with `digits` decimals and the language's decimal mark."""
-    return translator.decimal(f"{value:.{digits}f}")
+    return translator.with_decimal_mark(f"{value:.{digits}f}")
 
 
 def score_digits(score: float, point: OperatingPoint | None, *, min_digits: int) -> int:

@@ -60,7 +60,7 @@ class Translator:
         """
         template = template_of(why.code)
         values = {
-            name: self.decimal(value) if name in NUMERIC_PARAMETERS else self.text(value)
+            name: self.with_decimal_mark(value) if name in NUMERIC_PARAMETERS else self.text(value)
             for name, value in why.parameters
         }
         values |= {
@@ -83,7 +83,7 @@ class Translator:
             return name
         return self.text("(hidden)") if row_id is None else self.text("Image {number}", number=row_id)
 
-    def decimal(self, digits: str) -> str:
+    def with_decimal_mark(self, digits: str) -> str:
         """Replace the decimal point in a number by the decimal mark of this translator's language.
 
         digits  the number as text

@@ -435,7 +435,7 @@ class ExportDialog(QDialog):
         )
         self.boxes["csv"].toggled.connect(self.comma_box.setEnabled)
         self.comma_box.setEnabled(self.boxes["csv"].isChecked())
-        self.comma_box.setChecked(translator.decimal(".") == ",")
+        self.comma_box.setChecked(translator.with_decimal_mark(".") == ",")
         self.names_box = QCheckBox(translator.text("Include patient names"))
         page = QWidget()
         set_surface(page, "page")

@@ -259,13 +259,13 @@ def _class(translator: Translator, manifest: Manifest | None, category: Category
 
 def _score(translator: Translator, found: ResultBrief) -> str:
     """Return a result's score with its threshold in brackets, as text."""
-    return translator.decimal(
+    return translator.with_decimal_mark(
         format_printed_score(found) + (f" ({format_printed_threshold(found)})" if found.point else "")
     )
 
 
 def _change(translator: Translator, difference: float | None) -> str:
-    return "-" if difference is None else translator.decimal(f"{difference:+.3f}")
+    return "-" if difference is None else translator.with_decimal_mark(f"{difference:+.3f}")
 
 
 def deletion_plan_sentences(plan: DeletionPlan) -> tuple[Reason, ...]:

@@ -376,7 +376,8 @@ class AuditText(AuditWords):
         scale, digits = (1, 3) if one.of == "auc" else (100, 1)
         yield from (self._number(scale * each.value, digits=digits) for each in (one.first, one.second))
         value, low, high = (
-            self.translator.decimal(f"{scale * part:+.{digits}f}") for part in (one.difference, one.low, one.high)
+            self.translator.with_decimal_mark(f"{scale * part:+.{digits}f}")
+            for part in (one.difference, one.low, one.high)
         )
         yield self.translator.text("{value} ({low} to {high})", value=value, low=low, high=high)
         yield from map(str, one.only_right or ("–", "–"))

@@ -237,7 +237,7 @@ def threshold_plan_csv(plan: ThresholdPlan, unit: Unit, translator: Translator) 
 def _table(rows: Sequence[Mapping[str, Value]], translator: Translator) -> bytes:
     """Return rows as CSV. Semicolons separate the columns if the language has decimal commas."""
     stream = io.StringIO(newline="")
-    write_rows(stream, rows[0], rows, decimal_comma=translator.decimal(".") == ",")
+    write_rows(stream, rows[0], rows, decimal_comma=translator.with_decimal_mark(".") == ",")
     return stream.getvalue().encode("utf-8-sig", "backslashreplace")
 
 

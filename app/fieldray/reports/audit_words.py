@@ -131,7 +131,7 @@ class AuditWords:
         return format_number(self.translator, value, digits=digits)
 
     def _kappa(self, *values: float) -> str:
-        value, low, high = (self.translator.decimal(f"{part:.2f}") for part in values)
+        value, low, high = (self.translator.with_decimal_mark(f"{part:.2f}") for part in values)
         return self.translator.text("{value} ({low} to {high})", value=value, low=low, high=high)
 
     def _units(self) -> str:
