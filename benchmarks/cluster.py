@@ -232,10 +232,10 @@ def make_report(figures: ClusterFigures, *, image_count: int) -> BenchmarkReport
         if part:
             blocks.append(BulletList(title, tuple(part["sentences"])))
     return BenchmarkReport(
-        kind="cluster",
+        file_stem="cluster",
         title="Fieldray: an archive screened by a cluster on one computer",
         blocks=(*blocks, BulletList("How it was measured", _NOTES)),
-        data=dataclasses.asdict(figures),
+        json_values=dataclasses.asdict(figures),
     )
 
 

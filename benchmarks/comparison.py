@@ -174,7 +174,9 @@ def _report(found: ComparisonFigures, part: Part, pairs: Sequence[PatientPair]) 
     )
     marked = {mark.name: mark.measured for mark in marks}
     title = "Prior and current image: alignment and change"
-    return BenchmarkReport(kind="comparison", title=title, blocks=blocks, data={"part": part, "marks": marked})
+    return BenchmarkReport(
+        file_stem="comparison", title=title, blocks=blocks, json_values={"part": part, "marks": marked}
+    )
 
 
 def _percentiles(values: Sequence[float]) -> str:

@@ -284,7 +284,7 @@ def decision_report(compared: DecisionComparison, *, pack: str, images: str) -> 
         ),
     ]
     return BenchmarkReport(
-        kind="decisions",
+        file_stem="decisions",
         title="Fieldray: decisions on images read at reduced and at full resolution",
         blocks=(
             _by_kind(compared),
@@ -292,7 +292,7 @@ def decision_report(compared: DecisionComparison, *, pack: str, images: str) -> 
             BulletList("Goals", tuple(mark.sentence for mark in marks)),
             BulletList("How it was measured", tuple(notes)),
         ),
-        data=_data(compared, marks, pack=pack, images=images),
+        json_values=_data(compared, marks, pack=pack, images=images),
     )
 
 

@@ -80,14 +80,14 @@ def run_benchmark(*, rows: int, kills: int, notify: Notify) -> BenchmarkReport:
         for name, found in (("not interrupted", first), ("after the kills", last))
     )
     return BenchmarkReport(
-        kind="migration",
+        file_stem="migration",
         title=f"Fieldray: the migration of a results database with {rows} results",
         blocks=(
             Table("Migration", ("", *names), cells),
             BulletList("Lost rows", tuple(f"{name}: {count}" for name, count in lost.items())),
             BulletList("How it was measured", how),
         ),
-        data={"rows": rows, "ended": ended, "first": asdict(first), "last": asdict(last), "lost": lost},
+        json_values={"rows": rows, "ended": ended, "first": asdict(first), "last": asdict(last), "lost": lost},
     )
 
 

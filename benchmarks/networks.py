@@ -246,10 +246,10 @@ def _report(measured: Sequence[EngineFigures], *, rounds: int, seconds: float) -
         groups.setdefault((one.case, one.threads, one.images), []).append(one)
     times = (_times(key, rows) for key, rows in groups.items())
     return BenchmarkReport(
-        kind="networks",
+        file_stem="networks",
         title="Fieldray: engines on the networks of the packs",
         blocks=(_equality(measured), *times, BulletList("Engines", tuple(_details(measured, rounds, seconds)))),
-        data={
+        json_values={
             "measured": [{**asdict(one), "engine": one.engine.key} for one in measured],
             "rounds": rounds,
             "seconds": seconds,

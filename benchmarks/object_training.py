@@ -85,7 +85,7 @@ def run_benchmark(*, patients: int, epochs: int, rounds: int, notify: Notify) ->
     weights = {one.sha256 for own in found.values() for one in own}
     said = "equal weights" if len(weights) == 1 else f"{len(weights)} DIFFERENT sets of weights"
     return BenchmarkReport(
-        kind="object-training",
+        file_stem="object-training",
         title="A recipe trained from an object server and from local files",
         blocks=(
             BulletList("Results", (f"{2 * rounds} trainings gave {said} (SHA-256: {', '.join(sorted(weights))}).",)),
@@ -102,7 +102,7 @@ def run_benchmark(*, patients: int, epochs: int, rounds: int, notify: Notify) ->
                 ),
             ),
         ),
-        data={name: [asdict(one) for one in own] for name, own in found.items()} | {"again_s": again_s},
+        json_values={name: [asdict(one) for one in own] for name, own in found.items()} | {"again_s": again_s},
     )
 
 

@@ -86,14 +86,14 @@ def run_benchmark(folder: Path, *, max_images: int, batch: int, rounds: int, not
     text = f"Training from the server is at most 10 % slower with {sum(met)} of {len(met)} networks."
     how = f"{len(files)} images of {size_mb:.2f} MB on average in batches of {batch}, {rounds} rounds."
     return BenchmarkReport(
-        kind="objects",
+        file_stem="objects",
         title="Training from an object server and from local files",
         blocks=(
             BulletList("Results", (text,)),
             Table("Training iterations", columns, tuple(map(_cells, rows))),
             BulletList("How it was measured", (how,)),
         ),
-        data={"images": len(files), "batch": batch, "rows": rows},
+        json_values={"images": len(files), "batch": batch, "rows": rows},
     )
 
 

@@ -141,10 +141,10 @@ def pipeline_report(results: SpeedResults, *, images: str) -> BenchmarkReport:
     blocks += [BulletList("Goals", tuple(mark.sentence for mark in marks))]
     blocks += [BulletList("How it was measured", tuple(_notes(results, images)))]
     return BenchmarkReport(
-        kind="pipeline",
+        file_stem="pipeline",
         title="Fieldray: from files to scores, compared with a usual script",
         blocks=tuple(blocks),
-        data=_data(results, marks, images),
+        json_values=_data(results, marks, images),
     )
 
 

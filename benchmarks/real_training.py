@@ -71,10 +71,10 @@ def run_benchmark(recipe: Path, *, count: int, notify: Notify) -> BenchmarkRepor
         "The predicted time is the mean of best and worst case.",
     )
     return BenchmarkReport(
-        kind="real-training",
+        file_stem="real-training",
         title="Training with one and two workers: predicted and measured",
         blocks=(BulletList("Results", tuple(goals)), _table(found), BulletList("How it was measured", method)),
-        data={"costs": asdict(costs), "steps_s": steps_s, "cases": [asdict(one) for one in found]},
+        json_values={"costs": asdict(costs), "steps_s": steps_s, "cases": [asdict(one) for one in found]},
     )
 
 

@@ -82,7 +82,7 @@ def run_benchmark(
         f"Load average before: {load[0]}, after: {load[1]}, on {os.cpu_count()} threads.",
     )
     return BenchmarkReport(
-        kind="scale",
+        file_stem="scale",
         title=f"Fieldray: the window with {count} images",
         blocks=(
             BulletList("Goals", tuple(mark.sentence for mark in marks)),
@@ -94,7 +94,7 @@ def run_benchmark(
             ),
             BulletList("How it was measured", how),
         ),
-        data={"results": count, "saved_s": saved_s, "bytes": size, "queries": queries, **found},
+        json_values={"results": count, "saved_s": saved_s, "bytes": size, "queries": queries, **found},
     )
 
 

@@ -184,14 +184,14 @@ def _report(runs: Sequence[ScreeningFigures], first_s: Sequence[float], whose: s
     start = f"Time from start to first result: median {statistics.median(first_s):.2f} s, worst {max(first_s):.2f} s."
     note = f"Run on {whose}; copies under other names fill the larger runs. Memory was sampled during the long runs."
     return BenchmarkReport(
-        kind="screening",
+        file_stem="screening",
         title="Fieldray: screening as a user starts it",
         blocks=(
             Table("Long runs", columns, rows),
             BulletList("Starts", (start,)),
             BulletList("How it was measured", (note,)),
         ),
-        data={"first_result_s": list(first_s), "runs": [asdict(run) for run in runs]},
+        json_values={"first_result_s": list(first_s), "runs": [asdict(run) for run in runs]},
     )
 
 

@@ -322,7 +322,7 @@ def run_benchmark(
     blocks.append(BulletList("How it was measured", tuple(method)))
     data = {"cases": [asdict(case) for case in found], "transfers_s": transfers}
     title = "Training with several workers: predicted and measured"
-    return BenchmarkReport(kind="shaped-links", title=title, blocks=tuple(blocks), data=data)
+    return BenchmarkReport(file_stem="shaped-links", title=title, blocks=tuple(blocks), json_values=data)
 
 
 def _update_s(found: Sequence[TrainingCase], link: Link) -> float:

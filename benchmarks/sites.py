@@ -302,10 +302,10 @@ def run_benchmark(data: Path, notify: Notify) -> BenchmarkReport:
         title="Classes for each choice of the limits of Uncertain", columns=columns, rows=tuple(map(tuple, bands))
     )
     return BenchmarkReport(
-        kind="sites",
+        file_stem="sites",
         title="Other hospitals: thresholds and limits of Uncertain",
         blocks=(fit, edges_of),
-        data={"falsely_referred": alarms, "classes": bands},
+        json_values={"falsely_referred": alarms, "classes": bands},
     )
 
 

@@ -103,14 +103,14 @@ def run_benchmark(model: Model, source: Path | None, *, files: int, rows: int, n
         f"Load average at the end: {load_average()}, on {os.cpu_count()} threads.",
     )
     return BenchmarkReport(
-        kind="store",
+        file_stem="store",
         title=f"Fieldray: results databases of {files} and {rows} images",
         blocks=(
             BulletList("Goals", tuple(mark.sentence for mark in marks)),
             *_tables(runs, upkeep, files=files, rows=rows),
             BulletList("How it was measured", how),
         ),
-        data={"files": files, "rows": rows, **asdict(runs), **asdict(upkeep)},
+        json_values={"files": files, "rows": rows, **asdict(runs), **asdict(upkeep)},
     )
 
 

@@ -116,7 +116,7 @@ def test_the_report() -> None:
     compared = DecisionComparison(pairs=pairs)
     compared.images["RLE"] = 200
     report = decision_report(compared, pack="tiny-1.0.0", images="images")
-    met = {mark["name"]: mark["is_met"] for mark in report.data["marks"]}
+    met = {mark["name"]: mark["is_met"] for mark in report.json_values["marks"]}
     # 200 images, differences of 0.02, 199 of 200 equal, no jump
     assert met == {
         "Images compared": False,
@@ -124,7 +124,7 @@ def test_the_report() -> None:
         "Share of equal decisions": True,
         "Changes between above and below": True,
     }
-    json.dumps(report.data)
+    json.dumps(report.json_values)
 
 
 def test_bench_decisions_works_from_the_command_line(tmp_path: Path, pack_options: list[str]) -> None:

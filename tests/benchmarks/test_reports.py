@@ -13,13 +13,13 @@ from benchmarks.reports import BenchmarkPage, PageRefused, machine_line, plan_pa
 from fieldray.bench.benchmark_case import BenchmarkReport, BulletList, Table
 
 REPORT = BenchmarkReport(
-    kind="pipeline",
+    file_stem="pipeline",
     title="Fieldray: from files & scores",
     blocks=(
         Table("By kind", ("", "a|b"), (("RLE", "1 < 2"),)),
         BulletList("Notes", ("a <b> & c",)),
     ),
-    data={"x": 1},
+    json_values={"x": 1},
 )
 GOOD = """---
 title: From files to scores

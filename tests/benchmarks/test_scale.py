@@ -38,11 +38,11 @@ def test_a_made_up_large_run_is_reproducible_and_its_results_are_complete(tmp_pa
 def test_a_small_run_is_scrolled_sorted_searched_and_grows_in_the_real_window(home: Path) -> None:
     model = PackLibrary(home).load(CHILDREN)
     report = measured(model, count=60, notify=lambda _: None, scroll_steps=3, new_results=5)
-    acts = {act["name"]: act for act in report.data["acts"]}
+    acts = {act["name"]: act for act in report.json_values["acts"]}
     assert acts["open the run: its first page"]["rows"] == 60
     assert acts["search “nobody is called so”"]["rows"] == 0
     assert 0 < acts["only refused"]["rows"] < acts["only all classes"]["rows"] == 60
     assert acts["5 results arrive, scrolling and searching"]["rows"] == 65
-    assert 0 < report.data["empty_mb"] < report.data["peak_mb"]
-    assert [rows for name, rows, _ in report.data["queries"] if name == "as usual"] == [60]
+    assert 0 < report.json_values["empty_mb"] < report.json_values["peak_mb"]
+    assert [rows for name, rows, _ in report.json_values["queries"] if name == "as usual"] == [60]
     assert data_folder() == home  # the benchmark's own home is deleted

@@ -20,9 +20,9 @@ def test_a_few_images_are_screened_three_times_and_a_few_rows_looked_after(
     monkeypatch.setattr(store, "_ROUNDS", 1)
     model = PackLibrary(home).load(CHILDREN)
     report = measured(model, None, files=3, rows=50, notify=lambda _: None)
-    assert report.data["sizes"]["results"] > 0 < report.data["sizes"]["pictures"]
-    assert [step["name"] for step in report.data["steps"]][:2] == ["check", "backup"]
-    assert report.data["steps"][0]["result_text"] == "50 results, no damage"
-    assert (report.data["compared"], report.data["different"]) == (1, 0)
+    assert report.json_values["sizes"]["results"] > 0 < report.json_values["sizes"]["pictures"]
+    assert [step["name"] for step in report.json_values["steps"]][:2] == ["check", "backup"]
+    assert report.json_values["steps"][0]["result_text"] == "50 results, no damage"
+    assert (report.json_values["compared"], report.json_values["different"]) == (1, 0)
     (sentence,) = (line for block in report.blocks for line in getattr(block, "sentences", ()) if "reused" in line)
     assert "0 results were reused by the file's stamp and 3 by the file's content" in sentence

@@ -196,4 +196,4 @@ def test_the_benchmark_times_the_edgetpu_from_its_first_image(edgetpu: DoubleEdg
     on_edgetpu = BenchmarkCase(name="edgetpu", model=edgetpu_model(), kind=edgetpu.kind())
     images = [LoadedImage(ImageRef(path=Path("image.png")), image) for image in tiny_inputs()]
     assert len(time_case(on_edgetpu, images, NETWORK_SCOPE, image_count=3)) == 3
-    assert any("Edge TPU runtime" in detail for detail in on_edgetpu.details)
+    assert any("Edge TPU runtime" in detail for detail in on_edgetpu.backend_descriptions)

@@ -137,7 +137,9 @@ def test_a_stored_study_has_no_single_times_and_a_damaged_one_is_none(home: Path
         "times_ms": [[1.0] * 1000],
     }  # fmt: skip
     store_load_study(
-        BenchmarkReport(kind="bench-load", title="", blocks=(), data={"cells": [cell], "is_disturbed": False})
+        BenchmarkReport(
+            file_stem="bench-load", title="", blocks=(), json_values={"cells": [cell], "is_disturbed": False}
+        )
     )
     study = read_load_study()
     assert study is not None and study.cells[0].dissertation_increase == 0.132

@@ -39,8 +39,8 @@ from fieldray.reports.outputs import open_output
 from fieldray.settings import Settings
 from fieldray.workers.pool import WorkerPool
 
-START_UP_IMAGES: Final = 2  # images at the start of a repetition that are reported separately
-MIN_IMAGES: Final = START_UP_IMAGES + 1
+START_UP_IMAGE_COUNT: Final = 2  # images at the start of a repetition that are reported separately
+MIN_IMAGE_COUNT: Final = START_UP_IMAGE_COUNT + 1
 
 Repetitions = Sequence[Sequence[float]]
 Item = TypeVar("Item")
@@ -83,9 +83,9 @@ def summarise_times(repetitions: Repetitions) -> TimingSummary:
     Raises ValueError if there are no repetitions, if a repetition has fewer than three images, or if a time is not
     above 0.
     """
-    if not repetitions or any(len(times_ms) < MIN_IMAGES for times_ms in repetitions):
-        raise ValueError(f"every repetition needs {MIN_IMAGES} images")
-    later = np.concatenate([np.asarray(times_ms[START_UP_IMAGES:], np.float64) for times_ms in repetitions])
+    if not repetitions or any(len(times_ms) < MIN_IMAGE_COUNT for times_ms in repetitions):
+        raise ValueError(f"every repetition needs {MIN_IMAGE_COUNT} images")
+    later = np.concatenate([np.asarray(times_ms[START_UP_IMAGE_COUNT:], np.float64) for times_ms in repetitions])
     if not bool((later > 0).all()):
         raise ValueError("a time must be above 0")
     p50, p95, p99 = np.percentile(later, (50, 95, 99))
@@ -107,7 +107,7 @@ def summarise_times(repetitions: Repetitions) -> TimingSummary:
 
 def mean_ms_from_third_image(times_ms: Sequence[float]) -> float:
     """Return the mean time in milliseconds of the third and later images of one repetition."""
-    return statistics.fmean(times_ms[START_UP_IMAGES:])
+    return statistics.fmean(times_ms[START_UP_IMAGE_COUNT:])
 
 
 def paired_ratio(repetitions: Repetitions, baselines: Repetitions) -> float:
@@ -136,7 +136,7 @@ def rotate_left(items: Iterable[Item], by: int) -> list[Item]:
     return [*found[start:], *found[:start]]
 
 
-MAX_IMAGES: Final = 24  # different images; a longer measurement repeats them
+MAX_IMAGE_COUNT: Final = 24  # different images; a longer measurement repeats them
 _TIMEOUT_S: Final = 60.0
 _MEMORY_MB: Final = 2048
 
@@ -146,7 +146,7 @@ class LoadedImage:
     """An image's reference, and the network input made from the image: (height, width, channels) uint8."""
 
     ref: ImageRef
-    values: NDArray[np.uint8]
+    network_input: NDArray[np.uint8]
 
 
 def open_one_worker() -> WorkerPool:
@@ -179,10 +179,10 @@ def read_images(refs: Sequence[ImageRef], spec: InputSpec, workers: WorkerPool) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasurementSize:
-    """The size of a measurement: `repeats` repetitions, each with `images` images in a fresh process."""
+    """The size of a measurement: `repetition_count` repetitions, each with `image_count` images in a fresh process."""
 
-    repeats: int
-    images: int
+    repetition_count: int
+    image_count: int
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -199,7 +199,7 @@ class BenchmarkCase:
     model: Model
     kind: BackendKind
     priority: Priority = "normal"
-    details: set[str] = field(default_factory=set)
+    backend_descriptions: set[str] = field(default_factory=set)
 
     @contextlib.contextmanager
     def open_backend(self) -> Iterator[Backend]:
@@ -212,7 +212,7 @@ class BenchmarkCase:
             backend.start(self.model)
             if not set_priority(backend.pid, self.priority):
                 raise BackendProblem(reason("priority_denied"))
-            self.details.add(backend.detail)
+            self.backend_descriptions.add(backend.detail)
             yield backend
         finally:
             backend.close()
@@ -285,7 +285,7 @@ def time_images(
     for image in itertools.cycle(images):
         if len(times_ms) >= image_count and time.perf_counter() >= until_s:
             break
-        times_ms.append(backend.run(image.values).latency_ms)
+        times_ms.append(backend.run(image.network_input).latency_ms)
     return times_ms
 
 
@@ -304,10 +304,10 @@ class BenchmarkReport:
     data    the values of the JSON file that come after time, program and system
     """
 
-    kind: str
+    file_stem: str
     title: str
     blocks: tuple[Block, ...]
-    data: Mapping[str, Any]
+    json_values: Mapping[str, Any]
 
 
 def write_report(report: BenchmarkReport, folder: Path) -> Path:
@@ -315,9 +315,9 @@ def write_report(report: BenchmarkReport, folder: Path) -> Path:
 
     Raises UsageProblem, StorageProblem.
     """
-    path = folder / f"{report.kind}.json"
+    path = folder / f"{report.file_stem}.json"
     with open_output(path, "json") as stream:
-        stream.write(json.dumps({"report": report.kind, **report_header(), **report.data}, indent=1))
+        stream.write(json.dumps({"report": report.file_stem, **report_header(), **report.json_values}, indent=1))
     return path
 
 

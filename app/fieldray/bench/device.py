@@ -81,7 +81,7 @@ class Measurement:
             "pack": self.case.model.pack_name,
             "model_sha256": self.case.model.model_sha256,
             "scope": self.scope,
-            "ran_on": sorted(self.case.details),
+            "ran_on": sorted(self.case.backend_descriptions),
             **asdict(self.summary),
             "first_ratio": self.summary.first_image_ratio,
             "times_ms": self.times_ms_by_repetition,
@@ -172,7 +172,10 @@ def measure(
     """
     levels, scopes, cores, meter = options.load_levels, options.scopes, options.cores, options.energy_meter
     timed = partial(
-        time_case, image_count=effort.images, min_duration_s=options.min_duration_s, make_workers=options.open_workers
+        time_case,
+        image_count=effort.image_count,
+        min_duration_s=options.min_duration_s,
+        make_workers=options.open_workers,
     )
     found = {
         (case, level, scope): Measurement(case=case, scope=scope, level=level)
@@ -180,10 +183,10 @@ def measure(
         for level in levels
         for scope in scopes
     }
-    for repetition in range(effort.repeats):
+    for repetition in range(effort.repetition_count):
         for level in rotate_left(levels, repetition):
             under_load = f", {level.name}" if len(levels) > 1 else ""
-            notify(f"repetition {repetition + 1} of {effort.repeats}{under_load}")
+            notify(f"repetition {repetition + 1} of {effort.repetition_count}{under_load}")
             with parallel_load(level, cores=cores) as processes:
                 load = measure_cpu_load(processes, cores=cores, duration_s=options.settle_s)
                 for case, scope in itertools.product(rotate_left(cases, repetition), scopes):
@@ -221,7 +224,7 @@ def time_case(
             began_s = time.perf_counter()
             tensor = pool.read_network_input(image.ref, case.model.manifest.input)
             # an image that can no longer be read (a drive was unplugged) still costs its time
-            backend.run(tensor.values[0] if tensor else image.values)
+            backend.run(tensor.values[0] if tensor else image.network_input)
             times_ms.append((time.perf_counter() - began_s) * 1000)
     return times_ms
 
@@ -261,18 +264,18 @@ def device_report(
             "W of the CPU: of its packages while it was measured, with the start of processes and all else that ran."
         )
     rows = [_data(one, measured, costs) for one in measured]
-    details = {one.case.name: ", ".join(sorted(one.case.details)) for one in measured}
+    details = {one.case.name: ", ".join(sorted(one.case.backend_descriptions)) for one in measured}
     notes += [f"{name}: {detail}." for name, detail in details.items()]
     notes += [f"Not measured: {name}. {why.text}" for name, why in problems.items()]
     return BenchmarkReport(
-        kind="bench-device",
+        file_stem="bench-device",
         title="Fieldray: time and rate of each backend",
         blocks=(
             timing_table((f"{one.case.name}, {one.scope}", one.summary) for one in measured),
             _rates(rows),
             BulletList("How it was measured, and what was not", (*notes, *more)),
         ),
-        data={
+        json_values={
             "images": images,
             "measurements": rows,
             "not_measured": {name: why.text for name, why in problems.items()},

@@ -303,7 +303,7 @@ def host_report(parts: Sequence[ComputerPart], *, measured: BenchmarkReport | No
     facts = {name: value for part in parts for name, value in part.facts.items()}
     listed = BulletList("Facts", tuple(f"{name}: {value}" for name, value in facts.items()))
     return BenchmarkReport(
-        kind="bench-host" if measured else "doctor",
+        file_stem="bench-host" if measured else "doctor",
         title="Fieldray: this computer",
         blocks=(
             BulletList("Verdict", (verdict,)),
@@ -311,11 +311,11 @@ def host_report(parts: Sequence[ComputerPart], *, measured: BenchmarkReport | No
             *(measured.blocks if measured else ()),
             listed,
         ),
-        data={
+        json_values={
             "can_screen": can_screen(found),
             "findings": [{"weight": one.severity, "code": one.reason.code, "text": one.reason.text} for one in found],
             "facts": facts,
-            **(measured.data if measured else {}),
+            **(measured.json_values if measured else {}),
         },
     )
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fieldray.bench.benchmark_case import (
-    MAX_IMAGES,
+    MAX_IMAGE_COUNT,
     BenchmarkCase,
     BenchmarkReport,
     BulletList,
@@ -96,14 +96,14 @@ def load_study_report(cells: Sequence[Measurement], *, problems: Mapping[str, Re
     notes += [f"Run on {images}, in a fresh process for each repetition.", *disturbed]
     notes += [f"{name}: not measured. {why.text}" for name, why in problems.items()]
     return BenchmarkReport(
-        kind="bench-load",
+        file_stem="bench-load",
         title="Fieldray: time of an image while other programs work",
         blocks=(
             _increases(cells, marks),
             BulletList("What helps", tuple(notes)),
             timing_table((f"{one.case.name}, {one.level.name}", one.summary) for one in cells),
         ),
-        data={
+        json_values={
             "images": images,
             "cells": [_data(one, cells) for one in cells],
             "is_disturbed": bool(disturbed),
@@ -184,7 +184,7 @@ def _data(cell: Measurement, cells: Sequence[Measurement]) -> dict[str, Any]:
 # ---- The latest study of this computer. The window shows the study, and runs a new one in a separate process.
 
 _KEPT: Final = "bench-load.json"
-_STUDY_EFFORT: Final = MeasurementSize(repeats=3, images=MAX_IMAGES)
+_STUDY_EFFORT: Final = MeasurementSize(repetition_count=3, image_count=MAX_IMAGE_COUNT)
 _LONGEST_S: Final = 120.0  # time limit of one repetition under one load
 
 
@@ -236,8 +236,8 @@ def store_load_study(report: BenchmarkReport) -> None:
 
     Raises StorageProblem.
     """
-    cells = [{key: cell[key] for key in cell if key != "times_ms"} for cell in report.data["cells"]]
-    content = {**report_header(), **report.data, "cells": cells}
+    cells = [{key: cell[key] for key in cell if key != "times_ms"} for cell in report.json_values["cells"]]
+    content = {**report_header(), **report.json_values, "cells": cells}
     write_atomically(data_folder() / _KEPT, json.dumps(content, indent=1).encode())
 
 
@@ -281,11 +281,11 @@ def _study(of: tuple[Path, str]) -> StoredLoadStudy:
     steps = itertools.count(1)
 
     def notify(_: str) -> None:
-        announce_stage(f"{next(steps)}/{_STUDY_EFFORT.repeats * len(LOAD_LEVELS)}")
+        announce_stage(f"{next(steps)}/{_STUDY_EFFORT.repetition_count * len(LOAD_LEVELS)}")
 
     with scratch_folder() as synthetic_folder, open_one_worker() as decoders:
         images = read_images(
-            find_images(None, count=MAX_IMAGES, synthetic_folder=synthetic_folder), model.manifest.input, decoders
+            find_images(None, count=MAX_IMAGE_COUNT, synthetic_folder=synthetic_folder), model.manifest.input, decoders
         )
     options = replace(LOAD_STUDY_OPTIONS, cores=usable_cores())
     cells = measure(dict.fromkeys(cases, images), _STUDY_EFFORT, notify=notify, options=options)

@@ -132,7 +132,7 @@ def test_findings_are_sorted_by_severity() -> None:
 
 def test_the_report_is_json_and_text_with_the_verdict_first() -> None:
     report = host_report([inspect_machine_facts(MACHINE), ComputerPart([STOP], {})])
-    data = json.loads(json.dumps(report.data))
+    data = json.loads(json.dumps(report.json_values))
     assert data["can_screen"] is False
     assert data["findings"] == [{"weight": "stop", "code": "no_pack", "text": reason("no_pack").text}]
     text = list(console_lines(report.blocks))

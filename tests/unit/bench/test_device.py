@@ -25,7 +25,7 @@ def test_repetitions_are_interleaved_and_each_is_fresh() -> None:
     cases = {first.case(): IMAGES, second.case(): IMAGES}
     notes: list[str] = []
     options = MeasureOptions(open_workers=cast("Any", ReadersOfNames))
-    measured = measure(cases, MeasurementSize(repeats=2, images=3), notify=notes.append, options=options)
+    measured = measure(cases, MeasurementSize(repetition_count=2, image_count=3), notify=notes.append, options=options)
     starts = [event for event in events if "start" in event]
     assert starts == [f"{name}: start" for name in "aabbbbaa"]  # not always b after a
     assert [(one.case.name, one.scope) for one in measured] == [
@@ -42,7 +42,9 @@ def test_from_file_each_image_is_read_before_it_is_run() -> None:
     events: list[str] = []
     record = Record("a", events=events)
     options = MeasureOptions(open_workers=cast("Any", lambda: ReadersOfNames(events)))
-    (_, from_file) = measure({record.case(): IMAGES}, MeasurementSize(repeats=1, images=3), notify=str, options=options)
+    (_, from_file) = measure(
+        {record.case(): IMAGES}, MeasurementSize(repetition_count=1, image_count=3), notify=str, options=options
+    )
     assert events[events.index("read 10") - 1 :] == [
         *("a: start", "read 10", "a: 10", "read 20", "a: 20", "read 30", "a: 30"),
         *("a: close", "readers closed"),
@@ -61,7 +63,7 @@ def test_a_backend_that_cannot_be_opened_is_reported_with_the_reason() -> None:
     cases, problems = find_usable_cases([well, ill])
     assert cases == (well,)
     assert problems == {"ill": reason("no_model_file", device="Edge TPU")}
-    assert well.details == {"scripted"}
+    assert well.backend_descriptions == {"scripted"}
 
 
 def test_images_that_cannot_be_read_are_left_out() -> None:
@@ -73,6 +75,6 @@ def test_images_that_cannot_be_read_are_left_out() -> None:
     refs = [ImageRef(path=Path(name)) for name in ("broken.png", "7.png")]
     pool = cast("Any", ReadersOfNames())
     (image,) = read_images(refs, tiny_manifest().input, pool)
-    assert image.values.mean() == 7
+    assert image.network_input.mean() == 7
     with pytest.raises(UsageProblem, match="nothing can be measured"):
         read_images(refs[:1], tiny_manifest().input, pool)

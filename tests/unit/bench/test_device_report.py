@@ -48,7 +48,7 @@ def test_cases_are_compared_with_the_first_case() -> None:
     slow.times_ms_by_repetition.extend([[9, 9, 4], [9, 9, 8]])
     fast.times_ms_by_repetition.extend([[9, 9, 2], [9, 9, 4]])
     found = device_report([slow, fast], problems={}, images="2 images", more=("The port was not changed.",))
-    assert [one["times_as_fast"] for one in found.data["measurements"]] == [1, 2]
+    assert [one["times_as_fast"] for one in found.json_values["measurements"]] == [1, 2]
     assert found.blocks[1].rows[1][4] == "2.00"
     assert found.blocks[2].sentences[-1] == "The port was not changed."
 
@@ -82,7 +82,7 @@ def test_measured_power_takes_precedence_over_stated_power() -> None:
         one = Measurement(
             case=case, scope=NETWORK_SCOPE, times_ms_by_repetition=[[30, 20, 8, 12]], energy=[(3.0, 0.5), (7.0, 1.5)]
         )
-        rows[name] = device_report([one], costs=costs, problems={}, images="2 images").data["measurements"][0]
+        rows[name] = device_report([one], costs=costs, problems={}, images="2 images").json_values["measurements"][0]
     found = {name: (row["power_w"], row["power_is"], row["fps_per_w"]) for name, row in rows.items()}
     assert found == {"cpu": (5.0, "measured", 20.0), "edgetpu": (2.0, "typed in", 50.0)}  # 10 J in 2 s
 

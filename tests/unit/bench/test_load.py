@@ -56,7 +56,7 @@ def test_a_load_has_a_process_for_each_core_and_none_afterwards() -> None:
 def test_every_subject_is_measured_under_every_level() -> None:
     a, b = Record("a").case(), Record("b").case()
     levels = (NO_LOAD, LoadLevel(name="a little", share=0.05))
-    effort = MeasurementSize(repeats=2, images=3)
+    effort = MeasurementSize(repetition_count=2, image_count=3)
     cases = dict.fromkeys((a, b), IMAGES)
     options = replace(LOAD_STUDY_OPTIONS, load_levels=levels, settle_s=0.01, min_duration_s=0)
     cells = measure(cases, effort, notify=str, options=options)
@@ -115,7 +115,7 @@ def test_a_busy_machine_is_reported_and_nothing_is_compared() -> None:
     assert "not idle: other programs used 40%" in sentences(busy) and "dissertation" not in sentences(busy)
     table = next(block for block in busy.blocks if isinstance(block, Table))
     assert {row[-1] for row in table.rows} == {""}
-    assert busy.data["dissertation"] == []
+    assert busy.json_values["dissertation"] == []
 
 
 def test_a_load_below_its_level_is_reported() -> None:

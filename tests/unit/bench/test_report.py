@@ -15,7 +15,7 @@ from fieldray.reports.document import console_lines
 def report() -> BenchmarkReport:
     table = Table("Times <ms>", ("", "mean"), (("cpu & co", "1.0"), ("edgetpu", "12.5")))
     return BenchmarkReport(
-        kind="bench-test", title="Test", blocks=(table, BulletList("Notes", ("a < b",))), data={"x": [1.5]}
+        file_stem="bench-test", title="Test", blocks=(table, BulletList("Notes", ("a < b",))), json_values={"x": [1.5]}
     )
 
 
