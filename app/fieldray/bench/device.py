@@ -64,7 +64,7 @@ class Measurement:
     scope: str = NETWORK_SCOPE
     level: LoadLevel = NO_LOAD
     times_ms_by_repetition: list[list[float]] = field(default_factory=list)
-    energy: list[tuple[float, float]] = field(default_factory=list)
+    joules_and_seconds: list[tuple[float, float]] = field(default_factory=list)
     measured_loads: list[MeasuredLoad] = field(default_factory=list)
 
     @property
@@ -118,8 +118,8 @@ class EnergyMeter:
         return []
 
     @contextlib.contextmanager
-    def measure_energy(self, energy: list[tuple[float, float]]) -> Iterator[None]:
-        """Measure the energy of the CPU during the block, and append (joules, seconds) to the list `energy`.
+    def measure_energy(self, joules_and_seconds: list[tuple[float, float]]) -> Iterator[None]:
+        """Measure the energy of the CPU during the block, and append (joules, seconds) to the list `joules_and_seconds`.
 
         If the counters cannot be read, nothing is appended, and `problem` then gives the reason.
         """
@@ -130,11 +130,11 @@ class EnergyMeter:
             drawn_uj = (
                 (after - before) % most for before, after, most in zip(before_uj, after_uj, ranges_uj, strict=True)
             )
-            energy.append((sum(drawn_uj) / 1e6, time.perf_counter() - began_s))
+            joules_and_seconds.append((sum(drawn_uj) / 1e6, time.perf_counter() - began_s))
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class MeasureOptions:
+class MeasurementOptions:
     """Options of `measure`: scopes, loads, and how the times are taken.
 
     scopes          the parts of the work that are timed: NETWORK_SCOPE, FILE_SCOPE or both
@@ -155,12 +155,12 @@ class MeasureOptions:
     energy_meter: EnergyMeter | None = None
 
 
-def measure(
+def measure_cases(
     cases: Mapping[BenchmarkCase, Sequence[LoadedImage]],
     effort: MeasurementSize,
     *,
     notify: LineHandler,
-    options: MeasureOptions = MeasureOptions(),
+    options: MeasurementOptions = MeasurementOptions(),
 ) -> tuple[Measurement, ...]:
     """Time every case on its images, in each scope and under each load, with interleaved repetitions.
 
@@ -192,7 +192,7 @@ def measure(
                 for case, scope in itertools.product(rotate_left(cases, repetition), scopes):
                     one = found[case, level, scope]
                     one.measured_loads.append(load)
-                    with meter.measure_energy(one.energy) if meter else contextlib.nullcontext():
+                    with meter.measure_energy(one.joules_and_seconds) if meter else contextlib.nullcontext():
                         one.times_ms_by_repetition.append(timed(case, cases[case], scope))
     return tuple(found.values())
 
@@ -233,23 +233,23 @@ _FIGURE_COLUMNS: Final = ("", "1st", "2nd", "3+ mean", "stdev", "p50", "p95", "p
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Costs:
+class BackendCosts:
     """Power in watts and price in US dollars by backend, as the user gave them on the command line.
 
     If the power was also measured, the measured power counts.
     """
 
-    power_w: Mapping[BackendName, float] = field(default_factory=dict)
-    price_usd: Mapping[BackendName, float] = field(default_factory=dict)
+    power_w_by_backend: Mapping[BackendName, float] = field(default_factory=dict)
+    price_usd_by_backend: Mapping[BackendName, float] = field(default_factory=dict)
 
 
 def device_report(
     measured: Sequence[Measurement],
     *,
     problems: Mapping[str, Reason],
-    images: str,
-    costs: Costs = Costs(),
-    more: Sequence[str] = (),
+    image_phrase: str,
+    costs: BackendCosts = BackendCosts(),
+    more_sentences: Sequence[str] = (),
 ) -> BenchmarkReport:
     """Make the report of `bench device`.
 
@@ -258,8 +258,8 @@ def device_report(
     costs     power and price of the backends, as the user gave them
     more      additional sentences for the end of the report
     """
-    notes = [f"Run on {images}, in a fresh process for each repetition."]
-    if any(one.energy for one in measured):
+    notes = [f"Run on {image_phrase}, in a fresh process for each repetition."]
+    if any(one.joules_and_seconds for one in measured):
         notes.append(
             "W of the CPU: of its packages while it was measured, with the start of processes and all else that ran."
         )
@@ -273,10 +273,10 @@ def device_report(
         blocks=(
             timing_table((f"{one.case.name}, {one.scope}", one.summary) for one in measured),
             _rates(rows),
-            BulletList("How it was measured, and what was not", (*notes, *more)),
+            BulletList("How it was measured, and what was not", (*notes, *more_sentences)),
         ),
         json_values={
-            "images": images,
+            "images": image_phrase,
             "measurements": rows,
             "not_measured": {name: why.text for name, why in problems.items()},
         },
@@ -310,16 +310,16 @@ def _rate(row: Mapping[str, Any]) -> tuple[str, ...]:
     return (f"{row['case']}, {row['scope']}", *fps, power_w, *per_costs)
 
 
-def _data(one: Measurement, measured: Sequence[Measurement], costs: Costs) -> dict[str, Any]:
+def _data(one: Measurement, measured: Sequence[Measurement], costs: BackendCosts) -> dict[str, Any]:
     """Return one measurement with its speed-up, power and price as values for the JSON file.
 
     Energy is measured only for the CPU, because the counters do not include an attached device. For an attached device
     the power in `costs` counts.
     """
-    joules, seconds = map(sum, zip(*one.energy, strict=True)) if one.energy else (0.0, 0.0)
+    joules, seconds = map(sum, zip(*one.joules_and_seconds, strict=True)) if one.joules_and_seconds else (0.0, 0.0)
     is_measured = bool(seconds) and one.case.kind.entry.computes_on_cpu
-    power_w = joules / seconds if is_measured else costs.power_w.get(one.case.kind.name)
-    price_usd, fps = costs.price_usd.get(one.case.kind.name), one.summary.fps_avg
+    power_w = joules / seconds if is_measured else costs.power_w_by_backend.get(one.case.kind.name)
+    price_usd, fps = costs.price_usd_by_backend.get(one.case.kind.name), one.summary.fps_avg
     return {
         **one.json_values,
         "times_as_fast": one.speed_up_over_first_case(measured),

@@ -35,7 +35,7 @@ from fieldray.bench.benchmark_case import (
     read_images,
     report_header,
 )
-from fieldray.bench.device import NETWORK_SCOPE, Measurement, MeasureOptions, measure, timing_table
+from fieldray.bench.device import NETWORK_SCOPE, Measurement, MeasurementOptions, measure_cases, timing_table
 from fieldray.bench.machine import LOAD_LEVELS, NO_LOAD, LoadLevel, MeasuredLoad
 from fieldray.domain.model import BackendName, Model
 from fieldray.domain.run import ProgressHandler
@@ -49,7 +49,7 @@ from fieldray.reasons import Reason
 from fieldray.typed_json import parse_json
 
 # Each load runs alone for a second. Timing then lasts long enough for several bursts of a user's work.
-LOAD_STUDY_OPTIONS: Final = MeasureOptions(
+LOAD_STUDY_OPTIONS: Final = MeasurementOptions(
     scopes=(NETWORK_SCOPE,), load_levels=LOAD_LEVELS, settle_s=1.0, min_duration_s=1.5
 )
 
@@ -288,7 +288,7 @@ def _study(of: tuple[Path, str]) -> StoredLoadStudy:
             find_images(None, count=MAX_IMAGE_COUNT, synthetic_folder=synthetic_folder), model.manifest.input, decoders
         )
     options = replace(LOAD_STUDY_OPTIONS, cores=usable_cores())
-    cells = measure(dict.fromkeys(cases, images), _STUDY_EFFORT, notify=notify, options=options)
+    cells = measure_cases(dict.fromkeys(cases, images), _STUDY_EFFORT, notify=notify, options=options)
     store_load_study(load_study_report(cells, problems=problems, images=f"{len(images)} images drawn by the program"))
     study = read_load_study()
     assert study is not None

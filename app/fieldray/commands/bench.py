@@ -128,8 +128,8 @@ def run_device(options: argparse.Namespace, console: Console) -> int:
     measured, problems, images = _measured(options, console, cases, rehearsed)
     if meter.problem:
         problems = {**problems, "power of the CPU": meter.problem}
-    costs = device.Costs(power_w=dict(options.power_w), price_usd=dict(options.price_usd))
-    report = device.device_report(measured, costs=costs, problems=problems, images=images)
+    costs = device.BackendCosts(power_w_by_backend=dict(options.power_w), price_usd_by_backend=dict(options.price_usd))
+    report = device.device_report(measured, costs=costs, problems=problems, image_phrase=images)
     return print_report(report, options.out, console)
 
 
@@ -142,7 +142,7 @@ def run_load(options: argparse.Namespace, console: Console) -> int:
 
     model, cores = load_pack_to_measure(options), usable_cores()
     cases = load.load_study_cases(model, cores=cores)
-    under_loads = partial(device.measure, options=replace(load.LOAD_STUDY_OPTIONS, cores=cores))
+    under_loads = partial(device.measure_cases, options=replace(load.LOAD_STUDY_OPTIONS, cores=cores))
     cells, problems, images = _measured(options, console, cases, under_loads)
     report = load.load_study_report(cells, problems=problems, images=images)
     load.store_load_study(report)
@@ -165,9 +165,9 @@ def run_host(options: argparse.Namespace, console: Console) -> int:
         float_file=file_bytes(options.float_file) if options.float_file else None,
         max_clock=options.max_clock,
     )
-    network = partial(device.measure, options=device.MeasureOptions(scopes=(device.NETWORK_SCOPE,)))
+    network = partial(device.measure_cases, options=device.MeasurementOptions(scopes=(device.NETWORK_SCOPE,)))
     measured, problems, images = _measured(options, console, cases, network)
-    report = device.device_report(measured, problems=problems, images=images, more=device.NOT_MEASURED)
+    report = device.device_report(measured, problems=problems, image_phrase=images, more_sentences=device.NOT_MEASURED)
     return print_report(host_report(parts, measured=report), options.out, console)
 
 
@@ -271,11 +271,11 @@ def _measured_after_rehearsal(
     from fieldray.bench import device
 
     began_s = time.monotonic()
-    short = device.measure(given, replace(effort, repeats=1, images=_REHEARSED), notify=lambda _text: None)
+    short = device.measure_cases(given, replace(effort, repeats=1, images=_REHEARSED), notify=lambda _text: None)
     each_s = sum(one.times_ms_by_repetition[0][-1] for one in short if one.times_ms_by_repetition) / 1000
     total_s = effort.repetition_count * (time.monotonic() - began_s + (effort.image_count - _REHEARSED) * each_s)
     console.print_line(f"This will take about {duration_text(total_s)}.")
-    return device.measure(given, effort, notify=notify, options=device.MeasureOptions(energy_meter=meter))
+    return device.measure_cases(given, effort, notify=notify, options=device.MeasurementOptions(energy_meter=meter))
 
 
 def _add_effort(parser: argparse.ArgumentParser) -> None:

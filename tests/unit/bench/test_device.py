@@ -8,7 +8,14 @@ import pytest
 from bench_cases import IMAGES, ReadersOfNames, Record
 
 from fieldray.bench.benchmark_case import find_usable_cases, read_images, time_images
-from fieldray.bench.device import FILE_SCOPE, NETWORK_SCOPE, MeasurementSize, MeasureOptions, measure, time_case
+from fieldray.bench.device import (
+    FILE_SCOPE,
+    NETWORK_SCOPE,
+    MeasurementOptions,
+    MeasurementSize,
+    measure_cases,
+    time_case,
+)
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
@@ -24,8 +31,10 @@ def test_repetitions_are_interleaved_and_each_is_fresh() -> None:
     first, second = Record("a", events=events), Record("b", events=events)
     cases = {first.case(): IMAGES, second.case(): IMAGES}
     notes: list[str] = []
-    options = MeasureOptions(open_workers=cast("Any", ReadersOfNames))
-    measured = measure(cases, MeasurementSize(repetition_count=2, image_count=3), notify=notes.append, options=options)
+    options = MeasurementOptions(open_workers=cast("Any", ReadersOfNames))
+    measured = measure_cases(
+        cases, MeasurementSize(repetition_count=2, image_count=3), notify=notes.append, options=options
+    )
     starts = [event for event in events if "start" in event]
     assert starts == [f"{name}: start" for name in "aabbbbaa"]  # not always b after a
     assert [(one.case.name, one.scope) for one in measured] == [
@@ -41,8 +50,8 @@ def test_repetitions_are_interleaved_and_each_is_fresh() -> None:
 def test_from_file_each_image_is_read_before_it_is_run() -> None:
     events: list[str] = []
     record = Record("a", events=events)
-    options = MeasureOptions(open_workers=cast("Any", lambda: ReadersOfNames(events)))
-    (_, from_file) = measure(
+    options = MeasurementOptions(open_workers=cast("Any", lambda: ReadersOfNames(events)))
+    (_, from_file) = measure_cases(
         {record.case(): IMAGES}, MeasurementSize(repetition_count=1, image_count=3), notify=str, options=options
     )
     assert events[events.index("read 10") - 1 :] == [

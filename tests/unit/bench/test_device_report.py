@@ -7,7 +7,7 @@ from pathlib import Path
 from bench_cases import Record
 
 from fieldray.bench.benchmark_case import BenchmarkReport, BulletList, Table
-from fieldray.bench.device import FILE_SCOPE, NETWORK_SCOPE, Costs, EnergyMeter, Measurement, device_report
+from fieldray.bench.device import FILE_SCOPE, NETWORK_SCOPE, BackendCosts, EnergyMeter, Measurement, device_report
 from fieldray.domain.model import BackendName
 from fieldray.reasons import reason
 
@@ -19,8 +19,8 @@ def report() -> BenchmarkReport:
         Measurement(case=case, scope=NETWORK_SCOPE, times_ms_by_repetition=[[30, 20, 8, 12]]),
         Measurement(case=case, scope=FILE_SCOPE, times_ms_by_repetition=[[300, 60, 40, 40]]),
     ]
-    costs = Costs(power_w={"edgetpu": 2.0}, price_usd={"edgetpu": 80.0})
-    return device_report(measured, costs=costs, problems={"cpu": reason("no_runtime")}, images="2 images")
+    costs = BackendCosts(power_w_by_backend={"edgetpu": 2.0}, price_usd_by_backend={"edgetpu": 80.0})
+    return device_report(measured, costs=costs, problems={"cpu": reason("no_runtime")}, image_phrase="2 images")
 
 
 def table(title: str) -> Table:
@@ -47,7 +47,9 @@ def test_cases_are_compared_with_the_first_case() -> None:
     slow, fast = (Measurement(case=Record(name).case()) for name in ("slow", "fast"))
     slow.times_ms_by_repetition.extend([[9, 9, 4], [9, 9, 8]])
     fast.times_ms_by_repetition.extend([[9, 9, 2], [9, 9, 4]])
-    found = device_report([slow, fast], problems={}, images="2 images", more=("The port was not changed.",))
+    found = device_report(
+        [slow, fast], problems={}, image_phrase="2 images", more_sentences=("The port was not changed.",)
+    )
     assert [one["times_as_fast"] for one in found.json_values["measurements"]] == [1, 2]
     assert found.blocks[1].rows[1][4] == "2.00"
     assert found.blocks[2].sentences[-1] == "The port was not changed."
@@ -74,15 +76,20 @@ def test_energy_sums_the_cpu_packages_and_handles_counter_overflow(tmp_path: Pat
 
 
 def test_measured_power_takes_precedence_over_stated_power() -> None:
-    costs = Costs(power_w={"cpu": 2.0, "edgetpu": 2.0})
+    costs = BackendCosts(power_w_by_backend={"cpu": 2.0, "edgetpu": 2.0})
     rows = {}
     backends: tuple[BackendName, ...] = ("cpu", "edgetpu")
     for name in backends:
         case = Record(name).case(name)
         one = Measurement(
-            case=case, scope=NETWORK_SCOPE, times_ms_by_repetition=[[30, 20, 8, 12]], energy=[(3.0, 0.5), (7.0, 1.5)]
+            case=case,
+            scope=NETWORK_SCOPE,
+            times_ms_by_repetition=[[30, 20, 8, 12]],
+            joules_and_seconds=[(3.0, 0.5), (7.0, 1.5)],
         )
-        rows[name] = device_report([one], costs=costs, problems={}, images="2 images").json_values["measurements"][0]
+        rows[name] = device_report([one], costs=costs, problems={}, image_phrase="2 images").json_values[
+            "measurements"
+        ][0]
     found = {name: (row["power_w"], row["power_is"], row["fps_per_w"]) for name, row in rows.items()}
     assert found == {"cpu": (5.0, "measured", 20.0), "edgetpu": (2.0, "typed in", 50.0)}  # 10 J in 2 s
 

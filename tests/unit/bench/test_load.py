@@ -10,7 +10,7 @@ import pytest
 from bench_cases import IMAGES, Record, cell
 
 from fieldray.bench.benchmark_case import BenchmarkReport, BulletList, MeasurementSize, Table
-from fieldray.bench.device import measure
+from fieldray.bench.device import measure_cases
 from fieldray.bench.load import LOAD_STUDY_OPTIONS, load_study_cases, load_study_report, relative_increase
 from fieldray.bench.machine import LOAD_LEVELS, NO_LOAD, LoadLevel, MeasuredLoad, busy_share, load_bursts, parallel_load
 from tiny_models import tiny_model
@@ -59,7 +59,7 @@ def test_every_subject_is_measured_under_every_level() -> None:
     effort = MeasurementSize(repetition_count=2, image_count=3)
     cases = dict.fromkeys((a, b), IMAGES)
     options = replace(LOAD_STUDY_OPTIONS, load_levels=levels, settle_s=0.01, min_duration_s=0)
-    cells = measure(cases, effort, notify=str, options=options)
+    cells = measure_cases(cases, effort, notify=str, options=options)
     assert {(one.case.name, one.level.name) for one in cells} == {
         *(("a", "no load"), ("b", "no load"), ("a", "a little"), ("b", "a little")),
     }
