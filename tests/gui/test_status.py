@@ -142,7 +142,7 @@ def test_a_stored_study_has_no_single_times_and_a_damaged_one_is_none(home: Path
         )
     )
     study = read_load_study()
-    assert study is not None and study.cells[0].dissertation_increase == 0.132
+    assert study is not None and study.cells[0].dissertation_time_increase == 0.132
     assert abs(study.made - datetime.datetime.now(datetime.UTC)) < datetime.timedelta(minutes=5)
     assert (home / "bench-load.json").stat().st_size < 1000
     (home / "bench-load.json").write_text('{"cells": 3}')
@@ -171,4 +171,4 @@ def test_a_load_study_runs_in_its_own_process_and_can_be_stopped(home: Path, tmp
 def test_the_shown_cases_are_the_first_of_each_backend() -> None:
     study = load_study()
     other = [StoredLoadStudy(made=study.made, is_disturbed=False, cells=(*study.cells, *study.cells[:1]))]
-    assert [cell.case for cell in other[0].cells_of_first_cases] == ["cpu, 1 thread"] * 5
+    assert [cell.case for cell in other[0].cells_to_show] == ["cpu, 1 thread"] * 5

@@ -66,8 +66,8 @@ def load_study_cases(model: Model, *, cores: int) -> tuple[BenchmarkCase, ...]:
 
 
 # V. Taran, dissertation, KPI Kyiv 2022: increase of the mean time against no load, by backend and level
-IncreaseByCase = Mapping[tuple[BackendName, str], float]
-DISSERTATION_INCREASES: Final[IncreaseByCase] = {
+TimeIncreaseByBackendAndLevel = Mapping[tuple[BackendName, str], float]
+DISSERTATION_TIME_INCREASES: Final[TimeIncreaseByBackendAndLevel] = {
     ("cpu", "60 %"): 0.132,
     ("cpu", "100 %"): 0.273,
     ("edgetpu", "100 %"): 0.04,
@@ -75,7 +75,9 @@ DISSERTATION_INCREASES: Final[IncreaseByCase] = {
 _QUIET: Final = 0.1  # share of the CPU that other programs may use, or by which a load may fall short
 
 
-def load_study_report(cells: Sequence[Measurement], *, problems: Mapping[str, Reason], images: str) -> BenchmarkReport:
+def load_study_report(
+    cells: Sequence[Measurement], *, problems: Mapping[str, Reason], image_phrase: str
+) -> BenchmarkReport:
     """Make the report of `bench load`.
 
     cells     a measurement of each case under each load level, and of each case without load
@@ -83,17 +85,17 @@ def load_study_report(cells: Sequence[Measurement], *, problems: Mapping[str, Re
     images    phrase that names the measured images
     """
     disturbed = _disturbance(cells)
-    marks = {} if disturbed else DISSERTATION_INCREASES  # disturbed figures are not compared with the dissertation
+    marks = {} if disturbed else DISSERTATION_TIME_INCREASES  # disturbed figures are not compared with the dissertation
     notes = list[str]()
     for (backend, level), mark in marks.items():
         of_both = [one for one in cells if (one.case.kind.name, one.level.name) == (backend, level)]
         if of_both:
-            least = min(of_both, key=partial(relative_increase, cells=cells))
-            found = f"{signed_percent(relative_increase(least, cells))} ({least.case.name})"
+            least = min(of_both, key=partial(relative_time_increase, cells=cells))
+            found = f"{signed_percent(relative_time_increase(least, cells))} ({least.case.name})"
             notes.append(
                 f"The least increase of {backend} at {level} is {found}, the dissertation's {signed_percent(mark)}."
             )
-    notes += [f"Run on {images}, in a fresh process for each repetition.", *disturbed]
+    notes += [f"Run on {image_phrase}, in a fresh process for each repetition.", *disturbed]
     notes += [f"{name}: not measured. {why.text}" for name, why in problems.items()]
     return BenchmarkReport(
         file_stem="bench-load",
@@ -104,7 +106,7 @@ def load_study_report(cells: Sequence[Measurement], *, problems: Mapping[str, Re
             timing_table((f"{one.case.name}, {one.level.name}", one.summary) for one in cells),
         ),
         json_values={
-            "images": images,
+            "images": image_phrase,
             "cells": [_data(one, cells) for one in cells],
             "is_disturbed": bool(disturbed),
             "dissertation": [{"backend": key[0], "level": key[1], "increase": marks[key]} for key in marks],
@@ -113,7 +115,7 @@ def load_study_report(cells: Sequence[Measurement], *, problems: Mapping[str, Re
     )
 
 
-def relative_increase(cell: Measurement, cells: Sequence[Measurement]) -> float:
+def relative_time_increase(cell: Measurement, cells: Sequence[Measurement]) -> float:
     """Return the relative increase of a case's time per image under load, compared with no load; 0.273 means +27.3 %.
 
     cell   the measurement under load
@@ -123,20 +125,20 @@ def relative_increase(cell: Measurement, cells: Sequence[Measurement]) -> float:
     return paired_ratio(cell.times_ms_by_repetition, base.times_ms_by_repetition) - 1
 
 
-def cpu_load_of(cell: Measurement) -> MeasuredLoad:
+def median_cpu_load(cell: Measurement) -> MeasuredLoad:
     """Return the CPU load that was measured before the images of a case were timed: medians over the repetitions."""
     made, machine = ([getattr(load, name) for load in cell.measured_loads] for name in ("made", "machine"))
     return MeasuredLoad(made=statistics.median(made), machine=statistics.median(machine))
 
 
-def _increases(cells: Sequence[Measurement], marks: IncreaseByCase) -> Table:
+def _increases(cells: Sequence[Measurement], marks: TimeIncreaseByBackendAndLevel) -> Table:
     rows = tuple(
         (
             f"{cell.case.name}, {cell.level.name}",
-            f"{cpu_load_of(cell).machine:.0%}",
+            f"{median_cpu_load(cell).machine:.0%}",
             f"{cell.summary.mean_ms:.2f}",
             f"{cell.summary.p95_ms:.2f}",
-            signed_percent(relative_increase(cell, cells)) if cell.level != NO_LOAD else "",
+            signed_percent(relative_time_increase(cell, cells)) if cell.level != NO_LOAD else "",
             signed_percent(marks.get((cell.case.kind.name, cell.level.name))),
         )
         for cell in cells
@@ -151,14 +153,14 @@ def _increases(cells: Sequence[Measurement], marks: IncreaseByCase) -> Table:
 def _disturbance(cells: Sequence[Measurement]) -> list[str]:
     """Return warnings if other programs were busy without a load, or if a wanted load was not reached."""
     warnings = []
-    others = max(cpu_load_of(cell).machine for cell in cells if cell.level == NO_LOAD)
+    others = max(median_cpu_load(cell).machine for cell in cells if cell.level == NO_LOAD)
     if others > _QUIET:
         warnings.append(
             f"This computer was not idle: other programs used {others:.0%} of its CPU while nothing was measured and "
             "no load was made, so these increases say little. Measure again with other programs closed."
         )
     # a user's load is irregular: one second of it may be far from the average
-    made = {cell.level: cpu_load_of(cell).made for cell in cells if not cell.level.is_irregular}
+    made = {cell.level: median_cpu_load(cell).made for cell in cells if not cell.level.is_irregular}
     warnings += [
         f"The load of {level.name} fell short: it got {share:.0%} of the CPU."
         for level, share in made.items()
@@ -175,8 +177,8 @@ def signed_percent(share: float | None) -> str:
 def _data(cell: Measurement, cells: Sequence[Measurement]) -> dict[str, Any]:
     measured = {
         "level": asdict(cell.level),
-        "load": asdict(cpu_load_of(cell)),
-        "increase": relative_increase(cell, cells),
+        "load": asdict(median_cpu_load(cell)),
+        "increase": relative_time_increase(cell, cells),
     }
     return {**cell.json_values, **measured}
 
@@ -211,9 +213,9 @@ class StoredLoadCell:
     fps_max: float
 
     @property
-    def dissertation_increase(self) -> float | None:
+    def dissertation_time_increase(self) -> float | None:
         """The increase that Taran's dissertation (2022) states for this backend and load; None if not stated."""
-        return DISSERTATION_INCREASES.get((self.backend, self.level.name))
+        return DISSERTATION_TIME_INCREASES.get((self.backend, self.level.name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +227,7 @@ class StoredLoadStudy:
     cells: tuple[StoredLoadCell, ...]
 
     @property
-    def cells_of_first_cases(self) -> tuple[StoredLoadCell, ...]:
+    def cells_to_show(self) -> tuple[StoredLoadCell, ...]:
         """The figures to show a person: only those of the first case of each backend."""
         first = {cell.backend: cell.case for cell in reversed(self.cells)}
         return tuple(cell for cell in self.cells if cell.case == first[cell.backend])
@@ -289,7 +291,9 @@ def _study(of: tuple[Path, str]) -> StoredLoadStudy:
         )
     options = replace(LOAD_STUDY_OPTIONS, cores=usable_cores())
     cells = measure_cases(dict.fromkeys(cases, images), _STUDY_EFFORT, notify=notify, options=options)
-    store_load_study(load_study_report(cells, problems=problems, images=f"{len(images)} images drawn by the program"))
+    store_load_study(
+        load_study_report(cells, problems=problems, image_phrase=f"{len(images)} images drawn by the program")
+    )
     study = read_load_study()
     assert study is not None
     return study

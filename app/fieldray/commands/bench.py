@@ -144,7 +144,7 @@ def run_load(options: argparse.Namespace, console: Console) -> int:
     cases = load.load_study_cases(model, cores=cores)
     under_loads = partial(device.measure_cases, options=replace(load.LOAD_STUDY_OPTIONS, cores=cores))
     cells, problems, images = _measured(options, console, cases, under_loads)
-    report = load.load_study_report(cells, problems=problems, images=images)
+    report = load.load_study_report(cells, problems=problems, image_phrase=images)
     load.store_load_study(report)
     return print_report(report, options.out, console)
 

@@ -146,7 +146,7 @@ class StatusPage(Page):
         translator, study = self._translator, self._machine.study
         if study is None:
             return
-        for cell in study.cells_of_first_cases:
+        for cell in study.cells_to_show:
             figures = (format_number(translator, fps, digits=1) for fps in (cell.fps_min, cell.fps_avg, cell.fps_max))
             yield (
                 backend_name(translator, cell.backend),
@@ -155,8 +155,8 @@ class StatusPage(Page):
                 " / ".join(figures),
                 _share(translator, cell.increase, digits=1) if cell.level.share else "",
                 ""
-                if cell.dissertation_increase is None or study.is_disturbed
-                else _share(translator, cell.dissertation_increase, digits=1),
+                if cell.dissertation_time_increase is None or study.is_disturbed
+                else _share(translator, cell.dissertation_time_increase, digits=1),
             )
 
 
@@ -178,7 +178,7 @@ def _state(translator: Translator, machine: ComputerLoad, done: int, total: int)
     if machine.problem is not None:
         yield translator.reason(machine.problem)
     if study is not None:
-        packs = ", ".join(sorted({cell.pack for cell in study.cells_of_first_cases}))
+        packs = ", ".join(sorted({cell.pack for cell in study.cells_to_show}))
         yield translator.text(
             "Speed measured {when} with the pack {pack}.",
             when=time_text(translator, study.made.timestamp()),

@@ -11,7 +11,7 @@ from bench_cases import IMAGES, Record, cell
 
 from fieldray.bench.benchmark_case import BenchmarkReport, BulletList, MeasurementSize, Table
 from fieldray.bench.device import measure_cases
-from fieldray.bench.load import LOAD_STUDY_OPTIONS, load_study_cases, load_study_report, relative_increase
+from fieldray.bench.load import LOAD_STUDY_OPTIONS, load_study_cases, load_study_report, relative_time_increase
 from fieldray.bench.machine import LOAD_LEVELS, NO_LOAD, LoadLevel, MeasuredLoad, busy_share, load_bursts, parallel_load
 from tiny_models import tiny_model
 
@@ -81,7 +81,7 @@ def test_increase_is_against_the_same_subject_without_load() -> None:
     plain, raised = Record("plain").case(), Record("raised").case()
     cells = [cell(plain, NO_LOAD, 10), cell(raised, NO_LOAD, 20), cell(plain, FULL, 15), cell(raised, FULL, 21)]
     # 15 / 10 and 21 / 20
-    assert [relative_increase(one, cells) for one in cells] == pytest.approx([0, 0, 0.5, 0.05])
+    assert [relative_time_increase(one, cells) for one in cells] == pytest.approx([0, 0, 0.5, 0.05])
 
 
 def study(*, others: float = 0.0) -> BenchmarkReport:
@@ -92,7 +92,7 @@ def study(*, others: float = 0.0) -> BenchmarkReport:
         cell(plain, FULL, 15, 15),
         cell(raised, FULL, 12, 12),
     ]
-    return load_study_report(cells, problems={}, images="3 images")
+    return load_study_report(cells, problems={}, image_phrase="3 images")
 
 
 def sentences(report: BenchmarkReport) -> str:
@@ -122,6 +122,6 @@ def test_a_load_below_its_level_is_reported() -> None:
     plain = Record("plain").case()
     weak = cell(plain, FULL, 15)
     weak.measured_loads[:] = [MeasuredLoad(made=0.3, machine=1.0)]
-    report = load_study_report([cell(plain, NO_LOAD, 10), weak], problems={}, images="3 images")
+    report = load_study_report([cell(plain, NO_LOAD, 10), weak], problems={}, image_phrase="3 images")
     assert "load of 100 % fell short: it got 30%" in sentences(report)
     assert "fell short" not in sentences(study())
