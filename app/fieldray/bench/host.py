@@ -85,7 +85,7 @@ class ScreeningTrial:
 
     pack_name: str = ""
     problem: Reason | None = None
-    seconds: float = 0.0
+    duration_s: float = 0.0
     has_edgetpu_file: bool = False
 
 
@@ -143,13 +143,13 @@ def try_screening(load_pack: Callable[[], Model]) -> ScreeningTrial:
     except OSError as error:
         return ScreeningTrial(pack_name=pack_name, problem=reason("host_trial_stopped", detail=error))
     has_file = not model.files.keys().isdisjoint(EDGE_TPU.file_roles)
-    return ScreeningTrial(pack_name=pack_name, seconds=seconds, has_edgetpu_file=has_file)
+    return ScreeningTrial(pack_name=pack_name, duration_s=seconds, has_edgetpu_file=has_file)
 
 
 def _of_trial(trial: ScreeningTrial) -> HostFinding:
     if trial.problem:
         return HostFinding("stop", trial.problem)
-    seconds = f"{trial.seconds:.1f}"
+    seconds = f"{trial.duration_s:.1f}"
     return HostFinding("well", reason("host_trial_well", pack=trial.pack_name, backend=CPU.title, seconds=seconds))
 
 

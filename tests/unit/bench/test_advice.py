@@ -45,7 +45,7 @@ MACHINE = MachineFacts(
 VERSIONS = dict.fromkeys(
     ("numpy", "PIL", "pydicom", "imagecodecs", "psutil", "cryptography", "PySide6", RUNTIME_PACKAGE), "1"
 )
-TRIAL = ScreeningTrial(pack_name="chest-1.0.0", seconds=0.84, has_edgetpu_file=True)
+TRIAL = ScreeningTrial(pack_name="chest-1.0.0", duration_s=0.84, has_edgetpu_file=True)
 EDGETPU = UsbDevice(port="2-1", state="ready", port_mbit=5000, is_writable=True)
 
 

@@ -22,7 +22,7 @@ from fieldray.packs.signing import TrustStore
 from fieldray.reasons import Reason, reason
 from tiny_models import tiny_model
 
-TRIAL = ScreeningTrial(pack_name="chest-1.0.0", seconds=0.84, has_edgetpu_file=True)
+TRIAL = ScreeningTrial(pack_name="chest-1.0.0", duration_s=0.84, has_edgetpu_file=True)
 
 
 def pack(name: str, problem: Reason | None = None) -> PackCandidate:
@@ -71,7 +71,7 @@ def test_one_image_is_screened() -> None:
     trial = try_screening(tiny_model)
     assert (trial.problem, trial.pack_name) == (None, "tiny-1.0.0")
     assert (trial.has_edgetpu_file, try_screening(edgetpu_model).has_edgetpu_file) == (False, True)
-    assert trial.seconds > 0
+    assert trial.duration_s > 0
 
 
 def test_devices_that_can_run_a_pack_are_listed() -> None:
