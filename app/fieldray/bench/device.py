@@ -40,7 +40,7 @@ from fieldray.bench.benchmark_case import (
     summarise_times,
     time_images,
 )
-from fieldray.bench.machine import NO_LOAD, LoadLevel, MeasuredLoad, measure_cpu_load, parallel_load
+from fieldray.bench.machine import NO_LOAD, LoadLevel, MeasuredLoad, measure_cpu_load, running_cpu_load
 from fieldray.domain.model import BackendName, Model
 from fieldray.domain.run import LineHandler
 from fieldray.reasons import Reason, reason
@@ -187,7 +187,7 @@ def measure_cases(
         for level in rotate_left(levels, repetition):
             under_load = f", {level.name}" if len(levels) > 1 else ""
             notify(f"repetition {repetition + 1} of {effort.repetition_count}{under_load}")
-            with parallel_load(level, cores=cores) as processes:
+            with running_cpu_load(level, cores=cores) as processes:
                 load = measure_cpu_load(processes, cores=cores, duration_s=options.settle_s)
                 for case, scope in itertools.product(rotate_left(cases, repetition), scopes):
                     one = found[case, level, scope]

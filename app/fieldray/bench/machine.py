@@ -203,7 +203,7 @@ _BURSTS_S: Final = (0.1, 1.0)  # programs in use work in bursts of many lengths
 _ELEMENTS: Final = 65_536  # half a megabyte, so that the load takes its share of the caches
 
 
-def load_bursts(share: float, *, is_irregular: bool, seed: int) -> Iterator[tuple[float, float]]:
+def cpu_load_bursts(share: float, *, is_irregular: bool, seed: int) -> Iterator[tuple[float, float]]:
     """Yield bursts of work without end, each as (length in seconds, busy seconds within the length).
 
     share         average share of the time that is busy: 0..1, or at most 0.5 for irregular bursts
@@ -224,7 +224,7 @@ def handle(message: Message) -> Message:
     The message contains the arguments of `load_bursts`.
     """
     body = message.body
-    plan = load_bursts(body["share"], is_irregular=body["is_irregular"], seed=body["seed"])
+    plan = cpu_load_bursts(body["share"], is_irregular=body["is_irregular"], seed=body["seed"])
     threading.Thread(target=_work, args=(plan,), name="burner", daemon=True).start()
     return Message({})
 
@@ -278,7 +278,7 @@ class MeasuredLoad:
 
 
 @contextlib.contextmanager
-def parallel_load(level: LoadLevel, *, cores: int) -> Iterator[tuple[psutil.Process, ...]]:
+def running_cpu_load(level: LoadLevel, *, cores: int) -> Iterator[tuple[psutil.Process, ...]]:
     """Run one busy process for each core during the block, and yield the processes.
 
     level  how busy the processes are; with the share 0 no process is started

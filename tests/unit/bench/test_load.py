@@ -12,7 +12,15 @@ from bench_cases import IMAGES, Record, cell
 from fieldray.bench.benchmark_case import BenchmarkReport, BulletList, MeasurementSize, Table
 from fieldray.bench.device import measure_cases
 from fieldray.bench.load import LOAD_STUDY_OPTIONS, load_study_cases, load_study_report, relative_time_increase
-from fieldray.bench.machine import LOAD_LEVELS, NO_LOAD, LoadLevel, MeasuredLoad, busy_share, load_bursts, parallel_load
+from fieldray.bench.machine import (
+    LOAD_LEVELS,
+    NO_LOAD,
+    LoadLevel,
+    MeasuredLoad,
+    busy_share,
+    cpu_load_bursts,
+    running_cpu_load,
+)
 from tiny_models import tiny_model
 
 FULL = LOAD_LEVELS[-1]
@@ -34,22 +42,24 @@ def test_busy_time_is_all_time_that_is_not_idle() -> None:
 
 
 def test_a_steady_load_is_busy_for_its_share() -> None:
-    assert list(itertools.islice(load_bursts(0.6, is_irregular=False, seed=0), 2)) == [(0.1, pytest.approx(0.06))] * 2
+    assert (
+        list(itertools.islice(cpu_load_bursts(0.6, is_irregular=False, seed=0), 2)) == [(0.1, pytest.approx(0.06))] * 2
+    )
 
 
 def test_a_users_load_is_busy_for_its_share_on_average() -> None:
     # busy parts are uniform in 0..0.8 of spells that are uniform too: over 4000 of them the mean is within 0.02
-    made = list(itertools.islice(load_bursts(0.4, is_irregular=True, seed=3), 4000))
+    made = list(itertools.islice(cpu_load_bursts(0.4, is_irregular=True, seed=3), 4000))
     assert sum(busy for _, busy in made) / sum(length for length, _ in made) == pytest.approx(0.4, abs=0.02)
     assert all(0 <= busy <= length for length, busy in made)
-    assert made == list(itertools.islice(load_bursts(0.4, is_irregular=True, seed=3), 4000))
+    assert made == list(itertools.islice(cpu_load_bursts(0.4, is_irregular=True, seed=3), 4000))
 
 
 def test_a_load_has_a_process_for_each_core_and_none_afterwards() -> None:
-    with parallel_load(LoadLevel(name="a little", share=0.05), cores=2) as processes:
+    with running_cpu_load(LoadLevel(name="a little", share=0.05), cores=2) as processes:
         assert [process.is_running() for process in processes] == [True, True]
     assert not any(process.is_running() for process in processes)
-    with parallel_load(NO_LOAD, cores=2) as processes:
+    with running_cpu_load(NO_LOAD, cores=2) as processes:
         assert processes == ()
 
 
