@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from fieldray.commands.console import Console, add_command, add_command_group, path_option, progress_text
+from fieldray.commands.console import Console, add_command, add_command_group, parse_path_option, progress_text
 from fieldray.errors import UsageProblem
 from fieldray.packs.verified import read_verified_manifest
 from fieldray.paths import data_folder
@@ -117,18 +117,18 @@ def register_commands(commands: argparse._SubParsersAction[Any], summary: str) -
     actions = add_command_group(commands, "adapt", summary)
     for name, text in STEP_SUMMARIES.items():
         action = add_command(actions, name, text)
-        action.add_argument("recipe", type=path_option, metavar="RECIPE", help="the recipe (a TOML file)")
+        action.add_argument("recipe", type=parse_path_option, metavar="RECIPE", help="the recipe (a TOML file)")
         add_fetch_option(action)
         action.set_defaults(command=run_adapt, step=name)
         if name in ("run", "train"):
             add_training_options(action)
     check = add_command(actions, "check", "list every problem in a recipe and its data")
-    check.add_argument("recipe", type=path_option, metavar="RECIPE", help="the recipe (a TOML file)")
+    check.add_argument("recipe", type=parse_path_option, metavar="RECIPE", help="the recipe (a TOML file)")
     check.set_defaults(command=run_check)
     new = add_command(actions, "new", "write a commented recipe to start from")
     new.add_argument("kind", metavar="KIND", help="the kind of pack to make, for example classifier")
     new.add_argument(
-        "recipe", type=path_option, nargs="?", metavar="RECIPE", help="the file to write (default: KIND.toml)"
+        "recipe", type=parse_path_option, nargs="?", metavar="RECIPE", help="the file to write (default: KIND.toml)"
     )
     new.set_defaults(command=run_new_command)
     add_compile_subcommand(actions)
@@ -140,13 +140,13 @@ def register_commands(commands: argparse._SubParsersAction[Any], summary: str) -
 def add_compile_subcommand(actions: argparse._SubParsersAction[Any]) -> None:
     """Add the subcommand `compile`, which compiles an existing pack for the Edge TPU."""
     action = add_command(actions, "compile", "compile a pack for the Edge TPU, where edgetpu_compiler is installed")
-    action.add_argument("pack", type=path_option, metavar="PACK", help="the folder of a classifier's pack")
+    action.add_argument("pack", type=parse_path_option, metavar="PACK", help="the folder of a classifier's pack")
     action.add_argument(
-        "--key", type=path_option, default=Path("signing.pem"), metavar="FILE",
+        "--key", type=parse_path_option, default=Path("signing.pem"), metavar="FILE",
         help="signing key of the pack (default: signing.pem, made if missing)",
     )  # fmt: skip
     where = "folder for the new pack (default: the folder of the pack, if signed with the same key)"
-    action.add_argument("--out", type=path_option, metavar="FOLDER", help=where)
+    action.add_argument("--out", type=parse_path_option, metavar="FOLDER", help=where)
     action.set_defaults(command=run_compile)
 
 

@@ -7,7 +7,7 @@ import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from fieldray.commands.console import Console, add_command, path_option, text_option
+from fieldray.commands.console import Console, add_command, parse_path_option, parse_text_option
 from fieldray.commands.options import (
     add_pack_options,
     add_pdf_language,
@@ -46,7 +46,7 @@ def register_commands(commands: argparse._SubParsersAction[Any]) -> None:
         "diagnostic use.",
     )
     parser.add_argument(
-        "paths", nargs="*", type=path_option, metavar="PATH", help="a file or folder with labelled images"
+        "paths", nargs="*", type=parse_path_option, metavar="PATH", help="a file or folder with labelled images"
     )
     _add_label_options(parser)
     _add_output_options(parser)
@@ -60,7 +60,7 @@ def _add_label_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("labels and figures")
     group.add_argument(
         "--labels",
-        type=text_option,
+        type=parse_text_option,
         metavar="folders|verdicts|FILE.csv",
         help="where the labels are: names of the folders, readers' verdicts of the window, or a table with a row "
         "for each image",
@@ -118,7 +118,7 @@ def _add_prices(group: argparse._ArgumentGroup) -> None:
 def _add_output_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
-        type=path_option,
+        type=parse_path_option,
         metavar="DIR",
         help="write the report to this folder: PDF, JSON, thresholds.csv, and images.csv with a line for each image",
     )
@@ -128,7 +128,7 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
         help="write file names and patient IDs into the report (default: pseudonyms)",
     )
     parser.add_argument(
-        "--json", type=text_option, metavar="FILE|-", help="write all figures as JSON; - prints the JSON"
+        "--json", type=parse_text_option, metavar="FILE|-", help="write all figures as JSON; - prints the JSON"
     )
     add_pdf_language(parser)
 

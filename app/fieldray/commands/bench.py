@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.backends import BACKENDS
-from fieldray.commands.console import Console, add_command, add_command_group, duration_text, path_option, text_option
+from fieldray.commands.console import (
+    Console,
+    add_command,
+    add_command_group,
+    duration_text,
+    parse_path_option,
+    parse_text_option,
+)
 from fieldray.commands.options import (
     SinglePackAction,
     add_pack_acceptance_options,
@@ -60,7 +67,7 @@ def _add_bench(actions: argparse._SubParsersAction[Any]) -> None:
     )
     device.add_argument(
         "--pack",
-        type=text_option,
+        type=parse_text_option,
         metavar="DIR|ID",
         action="append",
         help="a pack to measure; can be given more than once",
@@ -78,16 +85,18 @@ def _add_bench(actions: argparse._SubParsersAction[Any]) -> None:
     ):
         device.add_argument(option, type=_of_backend, action="append", default=[], metavar=f"DEVICE={unit}", help=text)
     load = add_command(actions, "load", "measure the time per image under CPU load", run=run_load)
-    load.add_argument("--pack", type=text_option, action=SinglePackAction, metavar="DIR|ID", help="the pack to measure")
+    load.add_argument(
+        "--pack", type=parse_text_option, action=SinglePackAction, metavar="DIR|ID", help="the pack to measure"
+    )
     host = add_command(
         actions, "host", "compare the speed of a pack with more threads or on other devices", run=run_host
     )
     host.add_argument(
-        "--pack", type=text_option, action=SinglePackAction, metavar="DIR|ID", help="the pack to measure with"
+        "--pack", type=parse_text_option, action=SinglePackAction, metavar="DIR|ID", help="the pack to measure with"
     )
     host.add_argument(
         "--float-file",
-        type=path_option,
+        type=parse_path_option,
         metavar="FILE",
         help="the network of the pack in floating point (.tflite), for comparison",
     )
@@ -280,7 +289,7 @@ def _measured_after_rehearsal(
 
 def _add_effort(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "folder", nargs="?", type=path_option, help="folder of images to use (default: generated images)"
+        "folder", nargs="?", type=parse_path_option, help="folder of images to use (default: generated images)"
     )
     add_pack_acceptance_options(parser)
     least = whole_number_from(3)  # the first two are reported separately
@@ -298,7 +307,7 @@ def _add_effort(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_out(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=path_option, metavar="DIR", help="write all figures as JSON to this folder")
+    parser.add_argument("--out", type=parse_path_option, metavar="DIR", help="write all figures as JSON to this folder")
 
 
 def _of_backend(text: str) -> tuple[str, float]:

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from fieldray.commands.console import Console, add_command, path_option, text_option
+from fieldray.commands.console import Console, add_command, parse_path_option, parse_text_option
 from fieldray.commands.options import write_json
 from fieldray.settings import load_settings
 
@@ -26,18 +26,21 @@ def register_commands(commands: argparse._SubParsersAction[Any]) -> None:
         "2 wrong usage; 3 the lung-field pack is missing; 130 cancelled. "
         "Research use only. Not for diagnostic use.",
     )
-    parser.add_argument("prior", type=path_option, metavar="PRIOR", help="the earlier image")
-    parser.add_argument("current", type=path_option, metavar="CURRENT", help="the later image")
+    parser.add_argument("prior", type=parse_path_option, metavar="PRIOR", help="the earlier image")
+    parser.add_argument("current", type=parse_path_option, metavar="CURRENT", help="the later image")
     parser.add_argument(
         "--out",
-        type=path_option,
+        type=parse_path_option,
         metavar="DIR",
         required=True,
         help="write the warped prior, the overlay and the displacement to this folder (nothing is written for a "
         "refused pair)",
     )
     parser.add_argument(
-        "--json", type=text_option, metavar="FILE|-", help="write the figures as one JSON object; - prints the object"
+        "--json",
+        type=parse_text_option,
+        metavar="FILE|-",
+        help="write the figures as one JSON object; - prints the object",
     )
     parser.set_defaults(json_kind="comparison")
 

@@ -140,7 +140,7 @@ def add_command_group(
     return add_command(commands, name, text).add_subparsers(title="commands", required=True, metavar="COMMAND")
 
 
-def text_option(text: str) -> str:
+def parse_text_option(text: str) -> str:
     """Return the value of a command-line option; used as an argparse type.
 
     Raises argparse.ArgumentTypeError for an empty value, which usually comes from an unset variable of a script.
@@ -150,14 +150,14 @@ def text_option(text: str) -> str:
     return text
 
 
-def path_option(text: str) -> Path:
+def parse_path_option(text: str) -> Path:
     """Convert the text of a command-line option to a path. This function is an argparse type.
 
     Raises argparse.ArgumentTypeError for an empty text, and for a web address, which `Path` would read as folders.
     """
     if "://" in text:
         raise argparse.ArgumentTypeError(reason("path_is_address", address=text).text)
-    return Path(text_option(text))
+    return Path(parse_text_option(text))
 
 
 def system_console() -> Console:

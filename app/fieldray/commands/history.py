@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.backends import device_choices
-from fieldray.commands.console import Console, add_command, add_command_group, path_option, text_option
+from fieldray.commands.console import Console, add_command, add_command_group, parse_path_option, parse_text_option
 from fieldray.commands.options import (
     add_pdf_language,
     add_report_options,
@@ -65,15 +65,15 @@ def register_commands(commands: argparse._SubParsersAction[Any]) -> None:
     saving = add_command(actions, "export", "export the results of a run to files again", run=run_export)
     saving.add_argument("run", type=int, metavar="RUN", help="number of the run, as listed")
     saving.add_argument(
-        "--out", type=path_option, metavar="DIR", required=True, help="write the results to this folder"
+        "--out", type=parse_path_option, metavar="DIR", required=True, help="write the results to this folder"
     )
     add_report_options(saving)
     month = add_command(actions, "month", "show the monthly summary for programme managers", run=run_month)
     month.add_argument(
         "month", nargs="?", type=_month, metavar="YEAR-MONTH", help="the month (default: the current month)"
     )
-    month.add_argument("--folder", type=path_option, metavar="DIR", help="count only the images of this folder")
-    month.add_argument("--pdf", type=path_option, metavar="FILE", help="write the report as PDF")
+    month.add_argument("--folder", type=parse_path_option, metavar="DIR", help="count only the images of this folder")
+    month.add_argument("--pdf", type=parse_path_option, metavar="FILE", help="write the report as PDF")
     add_pdf_language(month)
     _add_json(month)
     deleting = add_command(
@@ -82,7 +82,7 @@ def register_commands(commands: argparse._SubParsersAction[Any]) -> None:
     deleting.add_argument("runs", nargs="*", type=int, metavar="RUN", help="numbers of runs, as listed")
     deleting.add_argument("--all", action="store_true", help="delete all runs")
     deleting.add_argument(
-        "--patient", metavar="ID", type=text_option, help="delete all images with this patient ID, in all runs"
+        "--patient", metavar="ID", type=parse_text_option, help="delete all images with this patient ID, in all runs"
     )
     deleting.add_argument("--yes", action="store_true", help="delete; without --yes, only list what would be deleted")
     _add_upkeep(add_command_group(commands, "store"))
@@ -95,11 +95,11 @@ def _add_upkeep(actions: argparse._SubParsersAction[Any]) -> None:
         actions, "backup", "back up the results database to a folder, even during a run", run=run_backup
     )
     saving.add_argument(
-        "folder", type=path_option, metavar="DIR", help="folder for the backup, without an earlier backup"
+        "folder", type=parse_path_option, metavar="DIR", help="folder for the backup, without an earlier backup"
     )
     saving.add_argument("--without-pictures", action="store_true", help="leave the previews out")
     restoring = add_command(actions, "restore", "replace the results database by a backup", run=run_restore)
-    restoring.add_argument("folder", type=path_option, metavar="DIR", help="the folder of the backup")
+    restoring.add_argument("folder", type=parse_path_option, metavar="DIR", help="the folder of the backup")
     restoring.add_argument(
         "--yes", action="store_true", help="replace the results database; the earlier file is set aside"
     )
@@ -120,7 +120,9 @@ def _add_filters(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def _add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", type=text_option, metavar="FILE|-", help="write JSON to FILE; - prints the JSON")
+    parser.add_argument(
+        "--json", type=parse_text_option, metavar="FILE|-", help="write JSON to FILE; - prints the JSON"
+    )
     parser.set_defaults(json_kind="json")
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from fieldray.commands.console import text_option
+from fieldray.commands.console import parse_text_option
 from fieldray.errors import PackNotChosen, PackNotTrusted, PackProblem
 from fieldray.paths import data_folder, results_path
 from fieldray.plain_text import console_cell
@@ -66,7 +66,7 @@ def add_pack_options(
     several = "; repeat to screen each image with several packs" if allows_several else ""
     parser.add_argument(
         "--pack",
-        type=text_option,
+        type=parse_text_option,
         action="append" if allows_several else SinglePackAction,
         metavar="DIR|ID[@FINGERPRINT]",
         help=f"the pack to use; @FINGERPRINT selects a signer (default: {default}){several}",

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fieldray.commands.console import Console, add_command, add_command_group, path_option, text_option
+from fieldray.commands.console import Console, add_command, add_command_group, parse_path_option, parse_text_option
 from fieldray.commands.options import (
     UNCONFIRMED_CODES,
     add_pack_options,
@@ -36,11 +36,11 @@ def register_commands(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the commands `packs` and `constancy` with their options."""
     actions = add_command_group(commands, "packs")
     listing = add_command(actions, "list", "list the available packs", run=run_list)
-    listing.add_argument("folder", nargs="?", type=path_option, help="search only this folder or drive")
+    listing.add_argument("folder", nargs="?", type=parse_path_option, help="search only this folder or drive")
     verifying = add_command(
         actions, "verify", "check every file of a pack against its signature, without trusting its key", run=run_verify
     )
-    verifying.add_argument("pack", type=text_option, help=_PACK_HELP)
+    verifying.add_argument("pack", type=parse_text_option, help=_PACK_HELP)
     trusting = add_command(actions, "trust", "trust a signing key, or list the keys that are trusted", run=run_trust)
     trusting.add_argument(
         "fingerprint", nargs="?", help="fingerprint of the key, as published by its signer (default: list the keys)"
@@ -58,7 +58,7 @@ def register_commands(commands: argparse._SubParsersAction[Any]) -> None:
     )
     default.add_argument("--none", action="store_true", help="use no default pack: every run must name a pack")
     installing = add_command(actions, "install", "verify a pack and copy it to this computer", run=run_install)
-    installing.add_argument("pack", type=text_option, help=_PACK_HELP)
+    installing.add_argument("pack", type=parse_text_option, help=_PACK_HELP)
     add_trust_options(installing)
     checking = add_command(
         commands,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.backends import device_choices
-from fieldray.commands.console import Console, add_command, path_option, text_option
+from fieldray.commands.console import Console, add_command, parse_path_option, parse_text_option
 from fieldray.commands.options import (
     add_pack_options,
     add_report_options,
@@ -53,7 +53,7 @@ def register_commands(commands: argparse._SubParsersAction[Any]) -> None:
         "3 no usable pack; 4 a given path contains no image (is its drive connected?); 130 cancelled. "
         "Research use only. Not for diagnostic use.",
     )
-    parser.add_argument("paths", nargs="+", type=path_option, metavar="PATH", help="a file or folder to screen")
+    parser.add_argument("paths", nargs="+", type=parse_path_option, metavar="PATH", help="a file or folder to screen")
     add_pack_options(parser, allows_several=True)
     parser.add_argument(
         "--watch",
@@ -81,7 +81,10 @@ def _add_demo(commands: argparse._SubParsersAction[Any]) -> None:
         help="images of children (default) or of adults, or synthetic images, which need --pack",
     )
     parser.add_argument(
-        "--folder", type=path_option, metavar="DIR", help="folder for the images (default: in the user's data folder)"
+        "--folder",
+        type=parse_path_option,
+        metavar="DIR",
+        help="folder for the images (default: in the user's data folder)",
     )
     parser.add_argument("--no-window", action="store_true", help="print the work list even if there is a display")
     add_pack_options(parser, default="the one that these images are for")
@@ -103,18 +106,18 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="correct images that lie on their side, upside down or inverted, and screen them; the results say so",
     )
-    parser.add_argument("--out", type=path_option, metavar="DIR", help="write the results to this folder")
+    parser.add_argument("--out", type=parse_path_option, metavar="DIR", help="write the results to this folder")
     add_report_options(parser)
     parser.add_argument(
         "--json",
-        type=text_option,
+        type=parse_text_option,
         metavar="FILE|-",
         help="write JSON Lines, one per image; - prints each line at once; FILE is written when the run ends, or "
         "continuously with --watch",
     )
     parser.add_argument(
         "--maps",
-        type=path_option,
+        type=parse_path_option,
         metavar="DIR",
         help="write the lung mask, the class map and an overlay of each image to this folder; with several packs, "
         "one subfolder per pack",

@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.backends import device_choices
-from fieldray.commands.console import Console, add_command, add_command_group, path_option, progress_text, text_option
+from fieldray.commands.console import (
+    Console,
+    add_command,
+    add_command_group,
+    parse_path_option,
+    parse_text_option,
+    progress_text,
+)
 from fieldray.commands.options import add_pack_options, load_pack, pack_library, signed_pack_name
 from fieldray.errors import UsageProblem
 from fieldray.paths import results_path
@@ -36,11 +43,11 @@ def register_commands(commands: argparse._SubParsersAction[Any], summary: str) -
         actions, "screen", "screen every image of an archive; resume after an interruption", run=run_screen
     )
     what = "a file or folder to screen; or only one s3, http, https or sftp address, such as s3://BUCKET/PREFIX"
-    screen.add_argument("paths", nargs="+", type=text_option, metavar="PATH", help=what)
+    screen.add_argument("paths", nargs="+", type=parse_text_option, metavar="PATH", help=what)
     add_pack_options(screen)
     screen.add_argument(
         "--out",
-        type=path_option,
+        type=parse_path_option,
         required=True,
         metavar="DIR",
         help="folder for the list of images and the results; an existing folder is resumed",

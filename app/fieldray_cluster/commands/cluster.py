@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from fieldray.commands.console import Console, add_command, add_command_group, path_option
+from fieldray.commands.console import Console, add_command, add_command_group, parse_path_option
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
@@ -53,7 +53,7 @@ def register_commands(commands: argparse._SubParsersAction[Any], summary: str) -
         _add_certificates_option(action)
     text = "make certificates for a cluster; copy them to each computer"
     make = add_command(actions, "certificates", text, run=run_certificates)
-    make.add_argument("folder", type=path_option, metavar="DIR", help="the folder to write to")
+    make.add_argument("folder", type=parse_path_option, metavar="DIR", help="the folder to write to")
 
 
 def add_connection_options(parser: argparse.ArgumentParser) -> None:
@@ -252,7 +252,7 @@ def _add_member_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_certificates_option(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
-        "--certificates", type=path_option, metavar="DIR", help="encrypt with the certificates in this folder"
+        "--certificates", type=parse_path_option, metavar="DIR", help="encrypt with the certificates in this folder"
     )
 
 

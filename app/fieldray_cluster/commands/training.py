@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from fieldray.commands.console import Console, add_command, path_option
+from fieldray.commands.console import Console, add_command, parse_path_option
 from fieldray.errors import UsageProblem
 from fieldray.paths import program_command
 from fieldray.reasons import reason
@@ -109,7 +109,7 @@ def make_trainer(options: argparse.Namespace, console: Console) -> Trainer | Non
 def add_fetch_subcommand(actions: argparse._SubParsersAction[Any]) -> None:
     """Add the subcommand `adapt fetch`, which copies a recipe's images from servers."""
     action = add_command(actions, "fetch", "copy the images of a recipe from their server", run=run_fetch)
-    action.add_argument("recipe", type=path_option, metavar="RECIPE", help="the recipe (a TOML file)")
+    action.add_argument("recipe", type=parse_path_option, metavar="RECIPE", help="the recipe (a TOML file)")
 
 
 def add_fetch_option(parser: argparse.ArgumentParser) -> None:
@@ -163,7 +163,7 @@ def add_measure_cluster_subcommand(actions: argparse._SubParsersAction[Any]) -> 
         actions, "measure-cluster", "measure whether several workers are worth using", run=run_measure_cluster
     )
     action.add_argument(
-        "recipe", type=path_option, metavar="RECIPE", help="the recipe (a TOML file), after fieldray adapt data"
+        "recipe", type=parse_path_option, metavar="RECIPE", help="the recipe (a TOML file), after fieldray adapt data"
     )
     action.add_argument(
         "--repeats", type=whole_number(2, 1000), default=10, metavar="N", help="number of measurements (default: 10)"

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
-from fieldray.commands.console import Console, add_command, add_command_group, path_option
+from fieldray.commands.console import Console, add_command, add_command_group, parse_path_option
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray_adapt.adapt_command import print_problems
@@ -22,7 +22,9 @@ def register_commands(commands: argparse._SubParsersAction[Any], summary: str) -
     actions = add_command_group(commands, "workflow", summary)
     for name, (text, run) in _COMMANDS.items():
         action = add_command(actions, name, text, run=functools.partial(_run, run))
-        action.add_argument("recipe", type=path_option, metavar="RECIPE", help="the workflow's recipe (a TOML file)")
+        action.add_argument(
+            "recipe", type=parse_path_option, metavar="RECIPE", help="the workflow's recipe (a TOML file)"
+        )
         if name == "status":
             action.add_argument("--task", metavar="NAME", help="show one task, with the end of its output")
             action.add_argument("--json", choices=("-",), help="print one JSON object per task")
