@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 from fieldray.commands.console import Console, add_command, parse_path_option, parse_text_option
 from fieldray.commands.options import (
     add_pack_options,
-    add_pdf_language,
+    add_pdf_language_option,
     load_pack,
     pack_library,
-    pack_of_run_option,
-    print_update_notice,
-    signed_pack_name,
+    pack_name_with_signer,
+    parse_pack_of_run,
+    print_database_update_notice,
     write_json,
 )
 from fieldray.commands.screen import add_screening_options, screening_run
@@ -92,7 +92,7 @@ def _add_label_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--run",
-        type=pack_of_run_option,
+        type=parse_pack_of_run,
         metavar="N",
         dest="stored",
         help="use the results of run N and screen nothing; N.2 is the second pack of run N",
@@ -130,7 +130,7 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", type=parse_text_option, metavar="FILE|-", help="write all figures as JSON; - prints the JSON"
     )
-    add_pdf_language(parser)
+    add_pdf_language_option(parser)
 
 
 def _add_local_options(parser: argparse.ArgumentParser) -> None:
@@ -180,7 +180,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     request = _request(options)
     _require_all(options, request)
     if options.stored is not None:
-        print_update_notice(console)
+        print_database_update_notice(console)
         model = _model_of_run(options, console, results_path())
         _audit(options, console, request, database=results_path(), pack_in_run=options.stored, model=model)
         return 0
@@ -189,7 +189,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 def _against(text: str) -> PackOfRun:
     try:
-        return pack_of_run_option(text)
+        return parse_pack_of_run(text)
     except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(reason("audit_against", text=text).text) from None
 
@@ -245,7 +245,7 @@ def _audit_screened(options: argparse.Namespace, console: Console, request: Audi
         if done.batch.state != "finished":
             console.print_error(reason("audit_run_unfinished").text)
             return code
-        pack_in_run = pack_of_run_option(str(done.batch.run_id))
+        pack_in_run = parse_pack_of_run(str(done.batch.run_id))
         _audit(options, console, request, database=done.session.database, pack_in_run=pack_in_run, model=done.model)
         return code
 
@@ -257,7 +257,7 @@ def _model_of_run(options: argparse.Namespace, console: Console, database: Path)
 
     with ResultQuery(database) as query:
         spec = pack_of_run(query.run(options.stored.run_id), options.stored.position)
-    name = options.pack or signed_pack_name(spec)
+    name = options.pack or pack_name_with_signer(spec)
     try:
         model = load_pack(pack_library(), name, options, print_error=console.print_error)
     except PackProblem as problem:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 from fieldray.backends import device_choices
 from fieldray.commands.console import Console, add_command, add_command_group, parse_path_option, parse_text_option
 from fieldray.commands.options import (
-    add_pdf_language,
+    add_pdf_language_option,
     add_report_options,
-    pack_of_run_option,
-    print_update_notice,
+    parse_pack_of_run,
+    print_database_update_notice,
     report_options,
     write_json,
 )
@@ -56,9 +56,9 @@ def register_commands(commands: argparse._SubParsersAction[Any]) -> None:
     showing.add_argument("run", type=int, metavar="RUN", help="number of the run, as listed")
     _add_filters(showing, "results")
     comparing = add_command(actions, "compare", "compare two runs on the images that are in both", run=run_compare)
-    comparing.add_argument("first", type=pack_of_run_option, metavar="FIRST", help="a run; RUN.2 is its second pack")
+    comparing.add_argument("first", type=parse_pack_of_run, metavar="FIRST", help="a run; RUN.2 is its second pack")
     comparing.add_argument(
-        "second", type=pack_of_run_option, metavar="SECOND", help="another run; RUN.2 is its second pack"
+        "second", type=parse_pack_of_run, metavar="SECOND", help="another run; RUN.2 is its second pack"
     )
     comparing.add_argument("--all", action="store_true", help="list images in the same class as well")
     _add_json(comparing)
@@ -74,7 +74,7 @@ def register_commands(commands: argparse._SubParsersAction[Any]) -> None:
     )
     month.add_argument("--folder", type=parse_path_option, metavar="DIR", help="count only the images of this folder")
     month.add_argument("--pdf", type=parse_path_option, metavar="FILE", help="write the report as PDF")
-    add_pdf_language(month)
+    add_pdf_language_option(month)
     _add_json(month)
     deleting = add_command(
         actions, "delete", "delete runs for good, with their results, previews and verdicts", run=run_delete
@@ -145,7 +145,7 @@ def _month(text: str) -> datetime.date:
 
 def run_list(options: argparse.Namespace, console: Console) -> int:
     """Run `fieldray history list`: list past runs. Returns the exit code. Raises StorageProblem, UsageProblem."""
-    print_update_notice(console)
+    print_database_update_notice(console)
     from fieldray.domain.history import RunFilter
     from fieldray.reports.content import CATEGORY_TEXTS, runs_as_json
 
@@ -172,7 +172,7 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
 
     Raises UsageProblem (history_no_run), StorageProblem.
     """
-    print_update_notice(console)
+    print_database_update_notice(console)
     from fieldray.domain.history import verdict_passes
     from fieldray.pipeline.history import History
     from fieldray.reports.content import class_texts
@@ -218,7 +218,7 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
 
 def run_compare(options: argparse.Namespace, console: Console) -> int:
     """Run `fieldray history compare`: compare two runs. Returns the exit code. Raises UsageProblem, StorageProblem."""
-    print_update_notice(console)
+    print_database_update_notice(console)
     from fieldray.pipeline.history import comparison_blocks
     from fieldray.reports.content import run_comparison_as_json
     from fieldray.reports.document import console_lines
@@ -238,7 +238,7 @@ def run_export(options: argparse.Namespace, console: Console) -> int:
 
     Raises UsageProblem, StorageProblem, WorkerProblem.
     """
-    print_update_notice(console)
+    print_database_update_notice(console)
     from fieldray.pipeline.export import ExportRequest, export_run
     from fieldray.workers.pool import number_of_workers, open_workers
 
@@ -266,7 +266,7 @@ def run_export(options: argparse.Namespace, console: Console) -> int:
 
 def run_month(options: argparse.Namespace, console: Console) -> int:
     """Run `fieldray history month`: summarise a month. Returns the exit code. Raises UsageProblem, StorageProblem."""
-    print_update_notice(console)
+    print_database_update_notice(console)
     from fieldray.pipeline.constancy import ConstancyRecords
     from fieldray.pipeline.history import month_report_blocks, month_report_title
     from fieldray.reports.content import monthly_counts_as_json
@@ -291,7 +291,7 @@ def run_delete(options: argparse.Namespace, console: Console) -> int:
 
     Raises UsageProblem, StorageProblem.
     """
-    print_update_notice(console)
+    print_database_update_notice(console)
     history = _history()
     if [bool(options.runs), options.all, options.patient is not None].count(True) != 1:
         raise UsageProblem(reason("history_which"))

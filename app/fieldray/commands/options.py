@@ -26,7 +26,13 @@ if TYPE_CHECKING:
     from fieldray.settings import Settings
 
 T = TypeVar("T")
-UNCONFIRMED_CODES: Final = ("pack_older", "pack_legacy", "pack_namesake", "pack_namesake_shipped", "pack_unknown_key")
+UNCONFIRMED_PACK_CODES: Final = (
+    "pack_older",
+    "pack_legacy",
+    "pack_namesake",
+    "pack_namesake_shipped",
+    "pack_unknown_key",
+)
 
 
 def add_trust_options(parser: argparse.ArgumentParser) -> None:
@@ -90,7 +96,7 @@ def pack_library() -> PackLibrary:
     return PackLibrary(data_folder(), drives=drives_with_packs)
 
 
-def signed_pack_name(spec: PackSpec) -> str:
+def pack_name_with_signer(spec: PackSpec) -> str:
     """Return the name of a stored run's pack.
 
     The fingerprint of the signer is added, except for packs that come with the program.
@@ -100,7 +106,7 @@ def signed_pack_name(spec: PackSpec) -> str:
     return name_with_signer(spec.pack_name, is_signed=spec.trust == "signed", fingerprint=spec.fingerprint)
 
 
-def pack_of_run_option(text: str) -> PackOfRun:
+def parse_pack_of_run(text: str) -> PackOfRun:
     """Parse an option that names one pack of a run: `12` is the first pack of run 12, `12.2` the second pack."""
     from fieldray.domain.run import PackOfRun
 
@@ -135,7 +141,7 @@ def load_pack(
             load = partial(library.load, folder, allow_legacy=options.allow_legacy)
             model = call_with_trust(library, name, options, load)
         except PackProblem as problem:
-            if problem.reason.code in UNCONFIRMED_CODES or folder in broken:
+            if problem.reason.code in UNCONFIRMED_PACK_CODES or folder in broken:
                 raise
             broken[folder] = problem.reason
         else:
@@ -265,7 +271,7 @@ def add_report_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_pdf_language(parser: argparse.ArgumentParser) -> None:
+def add_pdf_language_option(parser: argparse.ArgumentParser) -> None:
     """Add the option `--language`, the language of the PDF file that a command writes."""
     parser.add_argument(
         "--language", choices=language_choices()[1:], default="en", help="language of the PDF (default: en)"
@@ -297,7 +303,7 @@ def _formats(text: str) -> Sequence[str]:
     return names
 
 
-def print_update_notice(console: Console) -> None:
+def print_database_update_notice(console: Console) -> None:
     """Print a message if the results database has an older format. The update of the database may take minutes."""
     from fieldray.store.opening import is_older_version
 

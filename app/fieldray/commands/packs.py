@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fieldray.commands.console import Console, add_command, add_command_group, parse_path_option, parse_text_option
 from fieldray.commands.options import (
-    UNCONFIRMED_CODES,
+    UNCONFIRMED_PACK_CODES,
     add_pack_options,
     add_trust_options,
     call_with_trust,
@@ -183,7 +183,7 @@ def run_constancy(options: argparse.Namespace, console: Console) -> int:
     console.print_lines(reason("constancy_not_run", device=pack, detail=why.text).text for pack, why in left_out)
     if not (names or left_out):
         console.print_error(reason("no_pack").text)
-    is_well = bool(names) and all(why.code in UNCONFIRMED_CODES for _, why in left_out)  # unconfirmed is no fault
+    is_well = bool(names) and all(why.code in UNCONFIRMED_PACK_CODES for _, why in left_out)  # unconfirmed is no fault
     for name in names:
         model = load_pack(library, name, options)
         if options.status:

@@ -15,7 +15,7 @@ from fieldray.commands.console import (
     parse_text_option,
     progress_text,
 )
-from fieldray.commands.options import add_pack_options, load_pack, pack_library, signed_pack_name
+from fieldray.commands.options import add_pack_options, load_pack, pack_library, pack_name_with_signer
 from fieldray.errors import UsageProblem
 from fieldray.paths import results_path
 from fieldray.reasons import reason
@@ -97,7 +97,7 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
     setup = set_up_pack(model, operating_point=options.operating_point, ages_confirmed=options.ages_confirmed)
     spec, database = run_spec(paths, [setup]), results_path()
     is_folder = bool(options.pack) and Path(options.pack).is_dir()
-    name = str(Path(options.pack).absolute()) if is_folder else signed_pack_name(spec.packs[0])
+    name = str(Path(options.pack).absolute()) if is_folder else pack_name_with_signer(spec.packs[0])
     request = make_request(
         paths,
         name,
