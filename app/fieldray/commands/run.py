@@ -60,7 +60,7 @@ NO_IMAGES_EXIT_CODE: Final = 4
 
 
 @contextlib.contextmanager
-def json_lines(
+def open_json_lines(
     target: str | None, console: Console, *, inputs: Sequence[Path], watches: bool = False
 ) -> Iterator[LineHandler | None]:
     """Open the target of `--json` for lines, and yield a function that writes one line.
@@ -211,7 +211,7 @@ class RunReport:
         emit: LineHandler | None,
         *,
         models: Sequence[Model],
-        has_list: bool,
+        prints_work_list: bool,
         watches: bool = False,
     ) -> None:
         self._console = console
@@ -220,7 +220,7 @@ class RunReport:
         self._packs = [
             PackSummary(*pair, is_one_of_several=len(models) > 1) for pair in zip(models, headings, strict=True)
         ]
-        self._has_list, self._watches = has_list and not watches, watches
+        self._has_list, self._watches = prints_work_list and not watches, watches
         self._lock = threading.Lock()
         self._is_nothing_there = False
         self._last_notes: Sequence[Reason] = ()

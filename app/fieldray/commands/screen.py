@@ -215,12 +215,12 @@ def screening_run(
         library, names = pack_library(), options.pack if isinstance(options.pack, list) else [options.pack]
         loaded = [load_pack(library, name, options, print_error=console.print_error) for name in names]
         models = tuple({(one.pack_name, one.fingerprint): one for one in loaded}.values())
-        from fieldray.commands.run import RunReport, json_lines
+        from fieldray.commands.run import RunReport, open_json_lines
         from fieldray.domain.run import RefusalOverrides, ResumeOptions
         from fieldray.pipeline.session import Session
 
-        with json_lines(target, console, inputs=options.paths, watches=watches) as emit:
-            report = RunReport(console, emit, models=models, has_list=has_list, watches=watches)
+        with open_json_lines(target, console, inputs=options.paths, watches=watches) as emit:
+            report = RunReport(console, emit, models=models, prints_work_list=has_list, watches=watches)
             with Session(settings, report.publish, running_workers=warm) as session:
                 session.use_packs(*models)
                 # The operating point of the settings belongs to the default pack, so it is not used with `--pack`.
