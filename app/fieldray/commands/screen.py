@@ -197,7 +197,7 @@ class FinishedRun:
 
 @contextlib.contextmanager
 def screening_run(
-    options: argparse.Namespace, console: Console, *, target: str | None, has_list: bool, watches: bool = False
+    options: argparse.Namespace, console: Console, *, target: str | None, prints_work_list: bool, watches: bool = False
 ) -> Iterator[FinishedRun]:
     """Screen all images under `options.paths`, and yield the finished run, whose session is open in the `with` block.
 
@@ -220,7 +220,7 @@ def screening_run(
         from fieldray.pipeline.session import Session
 
         with open_json_lines(target, console, inputs=options.paths, watches=watches) as emit:
-            report = RunReport(console, emit, models=models, prints_work_list=has_list, watches=watches)
+            report = RunReport(console, emit, models=models, prints_work_list=prints_work_list, watches=watches)
             with Session(settings, report.publish, running_workers=warm) as session:
                 session.use_packs(*models)
                 # The operating point of the settings belongs to the default pack, so it is not used with `--pack`.
