@@ -212,14 +212,16 @@ class AuditPage(Page):
         page = QWidget()
         figures = row_layout(None, (self._make_figures(audit), 1), self._make_charts(audit), spacing=24)
         found = card(label(audit.title, role="title"), figures, self._make_buttons(audit.report))
-        sentences = card(*map(label, (*audit.notes(), *audit.drifts(), audit.proposal())))
-        others = [card(*_shown(blocks)) for blocks in (audit.groups(), audit.comparison()) if blocks]
+        sentences = card(*map(label, (*audit.notes(), *audit.drift_sentences(), audit.proposal_text())))
+        others = [
+            card(*_shown(blocks)) for blocks in (audit.subgroup_blocks(), audit.pack_comparison_blocks()) if blocks
+        ]
         parts = [found, sentences, self._make_planning(audit), *others]
         column_layout(page, *parts, self._make_disagreements(audit), spacing=12)
         return page
 
     def _make_planning(self, audit: AuditText) -> QWidget:
-        blocks, plan = audit.threshold_plan(), audit.report.threshold_plan
+        blocks, plan = audit.threshold_plan_blocks(), audit.report.threshold_plan
         if plan is None:
             return card(*_shown(blocks))
         how = self._translator.text(
@@ -241,7 +243,7 @@ class AuditPage(Page):
         intervals = self._translator.text("95 % confidence intervals, calculated by patient")
         how = f"{audit.rule()} {intervals}."
         grid.addWidget(label(how, role="muted"), 0, 0, 1, 3)
-        rows = audit.figures()
+        rows = audit.figure_rows()
         for index, figure in enumerate(rows, 1):
             is_heading = not figure.value
             grid.addWidget(label(figure.name, role="heading" if is_heading else ""), index, 0)
@@ -256,7 +258,7 @@ class AuditPage(Page):
         chart = partial(AuditChart, translator=self._translator, theme=self._theme)
         curve, calibration, *_ = audit.charts()
         self.curve = chart(curve, alt_text=audit.auc(audit.report.audit.auc))
-        self.calibration = chart(calibration, alt_text=audit.calibration().value)
+        self.calibration = chart(calibration, alt_text=audit.calibration_row().value)
         return column_layout(None, self.curve, self.calibration, 1)
 
     def _make_buttons(self, report: AuditReport) -> QHBoxLayout:
@@ -286,7 +288,7 @@ class AuditPage(Page):
         ask_for_paths(self, title, mode, lambda paths: save(paths[0]), translator)
 
     def _offer_local_point(self, report: AuditReport) -> None:
-        dialog = LocalPointDialog(AuditText(report, self._translator).proposal(), self._translator, self)
+        dialog = LocalPointDialog(AuditText(report, self._translator).proposal_text(), self._translator, self)
         dialog.accepted.connect(
             lambda: self._auditing.store_proposed_point(dialog.name.text().strip(), dialog.person.text().strip())
         )

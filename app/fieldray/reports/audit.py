@@ -41,7 +41,7 @@ class AuditText(AuditWords):
 
     # ---- figures
 
-    def figures(self) -> list[FigureRow]:
+    def figure_rows(self) -> list[FigureRow]:
         """Return the lines of the report's table of figures.
 
         The 95 % confidence intervals are computed by patient, because images of one patient are not independent.
@@ -57,10 +57,10 @@ class AuditText(AuditWords):
             self._share(category_label(translator, "refused", self.report.subject), found.refused_share),
             *map(self._not_assessed, found.not_assessed),
             *map(self._agreement, found.agreements),
-            self.calibration(),
+            self.calibration_row(),
         ]
 
-    def calibration(self) -> FigureRow:
+    def calibration_row(self) -> FigureRow:
         """Return the line with the calibration error of the scores, for the table of figures."""
         found, translator = self.report.audit, self.translator
         what = translator.text(
@@ -135,7 +135,7 @@ class AuditText(AuditWords):
 
     # ---- groups
 
-    def groups(self) -> tuple[Block, ...]:
+    def subgroup_blocks(self) -> tuple[Block, ...]:
         """Return a table with the figures of each subgroup at the first operating point; empty without subgroups."""
         text = self.translator.text
         columns = text("Group"), self._units(), text("AUC"), text("Detected"), text("Falsely referred")
@@ -158,7 +158,7 @@ class AuditText(AuditWords):
 
     # ---- sentences
 
-    def drifts(self) -> list[str]:
+    def drift_sentences(self) -> list[str]:
         """Return a sentence for each measured drift that exceeds its limit.
 
         If no drift exceeds its limit, or if there were too few images to check, one sentence says so.
@@ -178,7 +178,7 @@ class AuditText(AuditWords):
         )
         return out or [steady]
 
-    def proposal(self) -> str:
+    def proposal_text(self) -> str:
         """Return the sentences about the local operating point that the audit proposes."""
         found, text = self.report.proposal, self.translator.text
         wanted, values = found.wanted, {}
@@ -214,7 +214,7 @@ class AuditText(AuditWords):
 
     # ---- threshold plan
 
-    def threshold_plan(self) -> tuple[Block, ...]:
+    def threshold_plan_blocks(self) -> tuple[Block, ...]:
         """Return the threshold plan: sentences on the proposed threshold, and a table with a row for each threshold.
 
         A row says how many of 1,000 images, examinations or patients are referred, detected and missed, and the costs.
@@ -304,7 +304,7 @@ class AuditText(AuditWords):
 
     # ---- comparison with another pack
 
-    def comparison(self) -> tuple[Block, ...]:
+    def pack_comparison_blocks(self) -> tuple[Block, ...]:
         """Return the comparison with another pack; empty if no comparison was requested."""
         text, found = self.translator.text, self.report.pack_comparison
         if found is None:
@@ -414,14 +414,14 @@ class AuditText(AuditWords):
         Long texts are cut, so that no part exceeds a page.
         """
         text = self.translator.text
-        said = (*self.notes(), *self.drifts(), self.proposal())
+        said = (*self.notes(), *self.drift_sentences(), self.proposal_text())
         return (
             Paragraph(research_only_notice(self.translator), "notice"),
             FieldList("", tuple(Field(label, shorten(fact)) for label, fact in self.facts())),
             Table(
                 text("Figures, with 95 % confidence intervals calculated by patient"),
                 (text("Figure"), self._units(), text("Value (95 % interval)")),
-                _rows(self.figures()),
+                _rows(self.figure_rows()),
                 widths=(98.0, 30.0, 50.0),
             ),
             BulletList(
@@ -434,7 +434,12 @@ class AuditText(AuditWords):
 
         Long texts in tables are cut, so that no row exceeds a page.
         """
-        return (*self.groups(), *self.threshold_plan(), *self.comparison(), self.disagreements())
+        return (
+            *self.subgroup_blocks(),
+            *self.threshold_plan_blocks(),
+            *self.pack_comparison_blocks(),
+            self.disagreements(),
+        )
 
     # ---- disagreements
 

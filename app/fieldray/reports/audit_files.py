@@ -82,7 +82,7 @@ def audit_json_values(report: AuditReport) -> dict[str, object]:
             for one in found.not_assessed
         ],
         "calibration_error": found.calibration_error,
-        "calibration_error_is": AuditText(report, Translator()).calibration().name,
+        "calibration_error_is": AuditText(report, Translator()).calibration_row().name,
         "calibration": [asdict(part) for part in found.calibration_bins],
         "kappa": [asdict(one) for one in found.agreements],
         "roc": [list(pair) for pair in found.roc_points],

@@ -198,7 +198,7 @@ def test_a_run_is_compared_with_another_run_of_the_same_images(store: ResultStor
     assert detected.difference == sensitivity.difference > 0
     assert falsely.difference == pytest.approx(-specificity.difference) and falsely.difference > 0
     assert json.loads(json.dumps(audit_json_values(report)))["compared"]["figures"][1]["of"] == "detected"
-    words = [row[0] for block in AuditText(report, Translator("uk")).comparison()[1:] for row in block.rows]
+    words = [row[0] for block in AuditText(report, Translator("uk")).pack_comparison_blocks()[1:] for row in block.rows]
     assert len(words) == 5
     for against, said in ((first, "two different runs"), (99, "Run 99 was not found")):
         with pytest.raises(UsageProblem, match=said):
@@ -237,7 +237,7 @@ def test_a_chosen_threshold_with_prices_is_planned_and_stored(store: ResultStore
     report = audit_run(store.path, PackOfRun(run_id), request, model=model)
     assert report.threshold_plan is not None and 0.5 in report.threshold_plan.shown_thresholds
     assert report.proposal.threshold == 0.5
-    sentences = AuditText(report, Translator()).threshold_plan()[0].sentences
+    sentences = AuditText(report, Translator()).threshold_plan_blocks()[0].sentences
     assert (
         sentences[0].startswith("At the threshold 0.500, ") and "of 1000 patients screened are referred" in sentences[0]
     )
@@ -357,5 +357,5 @@ def test_an_audit_uses_the_packs_class_names_and_names_overruled_images(store: R
     report = audit_run(store.path, PackOfRun(run_id), AuditRequest(label_source="folders", unit="image"), model=own)
     words = AuditText(report, Translator("uk"))
     assert {row[4] for row in words.disagreements().rows} >= {"Не виявлено", "Невизначено"}
-    assert any("Ознаки" in figure.name for figure in words.figures())
+    assert any("Ознаки" in figure.name for figure in words.figure_rows())
     assert [dict(note.parameters) for note in report.audit.notes if note.code == "asked_for_images"] == [{"count": "3"}]
