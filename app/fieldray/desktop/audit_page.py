@@ -241,7 +241,7 @@ class AuditPage(Page):
         grid.setHorizontalSpacing(18)
         grid.setVerticalSpacing(4)
         intervals = self._translator.text("95 % confidence intervals, calculated by patient")
-        how = f"{audit.rule()} {intervals}."
+        how = f"{audit.counting_rule_text()} {intervals}."
         grid.addWidget(label(how, role="muted"), 0, 0, 1, 3)
         rows = audit.figure_rows()
         for index, figure in enumerate(rows, 1):
@@ -257,7 +257,7 @@ class AuditPage(Page):
     def _make_charts(self, audit: AuditText) -> QVBoxLayout:
         chart = partial(AuditChart, translator=self._translator, theme=self._theme)
         curve, calibration, *_ = audit.charts()
-        self.curve = chart(curve, alt_text=audit.auc(audit.report.audit.auc))
+        self.curve = chart(curve, alt_text=audit.format_auc(audit.report.audit.auc))
         self.calibration = chart(calibration, alt_text=audit.calibration_row().value)
         return column_layout(None, self.curve, self.calibration, 1)
 

@@ -17,7 +17,7 @@ from fieldray.audit.report import (
 )
 from fieldray.domain.run import PackOfRun
 from fieldray.formatting import category_label, research_only_notice, score_text
-from fieldray.reports.audit_words import AuditWords, FigureRow, unit_label
+from fieldray.reports.audit_words import AuditSubjectText, FigureRow, unit_label
 from fieldray.reports.document import (
     Block,
     BulletList,
@@ -36,7 +36,7 @@ _MAX_SENTENCE_CHARACTERS: Final = 1200
 _MAX_REASON_CHARACTERS: Final = 90
 
 
-class AuditText(AuditWords):
+class AuditText(AuditSubjectText):
     """The texts of one audit report: figures, sentences, threshold plan and lists."""
 
     # ---- figures
@@ -47,7 +47,9 @@ class AuditText(AuditWords):
         The 95 % confidence intervals are computed by patient, because images of one patient are not independent.
         """
         found, translator = self.report.audit, self.translator
-        rows = [FigureRow(translator.text("Area under the ROC curve (AUC) of the scores"), "", self.auc(found.auc))]
+        rows = [
+            FigureRow(translator.text("Area under the ROC curve (AUC) of the scores"), "", self.format_auc(found.auc))
+        ]
         for at in found.points:
             rows += self._point(at)
         return [
@@ -101,7 +103,7 @@ class AuditText(AuditWords):
         positive = translator.text("Positive predictive value at {prevalence} % prevalence", prevalence=prevalence)
         negative = translator.text("Negative predictive value at {prevalence} % prevalence", prevalence=prevalence)
         return [
-            FigureRow(self.point_title(at), "", ""),
+            FigureRow(self.operating_point_title(at), "", ""),
             self._share(
                 translator.text("Detected among all {units} with the condition", units=self._units()),
                 at.detected_share,
@@ -147,7 +149,12 @@ class AuditText(AuditWords):
                 for share in ((at.detected_share, at.falsely_referred_share) if at else (None, None))
             ]
             rows.append(
-                (self._group_name(group.attribute, group.name), str(group.unit_count), self.auc(group.auc), *shares)
+                (
+                    self._group_name(group.attribute, group.name),
+                    str(group.unit_count),
+                    self.format_auc(group.auc),
+                    *shares,
+                )
             )
         title = text(
             "Groups with at least 20 {units} with the condition and 20 without the condition, at the first operating "

@@ -29,7 +29,7 @@ class FigureRow(NamedTuple):
     value: str
 
 
-class AuditWords:
+class AuditSubjectText:
     """The texts about the subject and the counting rule of an audit, and the formatting of its values."""
 
     def __init__(self, report: AuditReport, translator: Translator) -> None:
@@ -74,7 +74,7 @@ class AuditWords:
             (translator.text("Reference labels"), self._labels_from()),
             (translator.text("Images"), images),
             (translator.text("Unit of counting"), counted),
-            (translator.text("Referral rule"), self.rule()),
+            (translator.text("Referral rule"), self.counting_rule_text()),
             *(
                 [(translator.text("Table rows without a screened image"), missing)]
                 if any(self.report.rows_without_image_by_truth.values())
@@ -96,13 +96,13 @@ class AuditWords:
         source = self.report.subject.labels_from  # "folders", "verdicts", or the path of a table
         return known.get(source) or self.translator.name_or_substitute(source)
 
-    def rule(self) -> str:
+    def counting_rule_text(self) -> str:
         """Return the counting rule of the audit in sentences (see `rule_text`)."""
         return rule_text(self.translator, self.report.audit.rule)
 
     # ---- values
 
-    def point_title(self, at: PointPerformance) -> str:
+    def operating_point_title(self, at: PointPerformance) -> str:
         """Return the title of an operating point, with its threshold.
 
         The title of a local operating point shows that the operating point is local.
@@ -122,7 +122,7 @@ class AuditWords:
             return "–"
         return format_percent(self.translator, share.estimate if isinstance(share, Share) else share)
 
-    def auc(self, area: Estimate) -> str:
+    def format_auc(self, area: Estimate) -> str:
         """Format an area under the ROC curve with its interval."""
         value, low, high = (self._number(part, digits=3) for part in (area.value, area.low, area.high))
         return f"{value} ({low}–{high})"
