@@ -231,11 +231,11 @@ def _request(options: argparse.Namespace) -> AuditRequest:
 def _require_all(options: argparse.Namespace, request: AuditRequest) -> None:
     """Raise UsageProblem for each wrong option that can be found before the screening, which may take hours."""
     from fieldray.pipeline.auditing import require_point_name, require_usable_request
-    from fieldray.reports.audit_files import require_audit_files
+    from fieldray.reports.audit_files import require_writable_audit_files
 
     if options.accept_local:
         require_point_name(options.accept_local, options.name)
-    require_audit_files(Path(options.json) if options.json not in (None, "-") else None, options.out)
+    require_writable_audit_files(Path(options.json) if options.json not in (None, "-") else None, options.out)
     require_usable_request(request, options.paths)
 
 

@@ -210,7 +210,7 @@ def write_audit(folder: Path, report: AuditReport, *, language: str, names_peopl
     from fieldray.reports.pdf_pages import pdf_of_audit
 
     figures, document, plan, images = (folder / name for name in (_FIGURES, _DOCUMENT, _PLAN, _IMAGES))
-    require_audit_files(None, folder)  # raises before the first file is written
+    require_writable_audit_files(None, folder)  # raises before the first file is written
     report = report if names_people else _unnamed(report)
     wording = AuditText(report, Translator(language))
     write_output(document, is_own_pdf, pdf_of_audit(wording))
@@ -304,7 +304,7 @@ def _without_rows(note: Reason) -> Reason:
     return reason(note.code, **(dict(note.parameters) | hidden))
 
 
-def require_audit_files(json_path: Path | None, folder: Path | None) -> None:
+def require_writable_audit_files(json_path: Path | None, folder: Path | None) -> None:
     """Check, before any image is screened, that the files of an audit can be written at the end.
 
     json_path  path of the JSON file with the figures, or None

@@ -19,7 +19,7 @@ from fieldray.audit.report import AuditReport
 from fieldray.errors import UsageProblem
 from fieldray.paths import data_folder
 from fieldray.plain_text import make_visible
-from fieldray.reports.audit_files import audit_json, require_audit_files, write_audit
+from fieldray.reports.audit_files import audit_json, require_writable_audit_files, write_audit
 from fieldray.reports.exporter import image_alias, pseudonym_key
 from fieldray.reports.outputs import is_own_report
 from hostile import ALL, forbidden_in, markup
@@ -116,4 +116,4 @@ def test_a_foreign_file_is_kept_and_no_audit_file_is_written(name: str, report: 
 
 def test_a_device_path_as_output_is_refused_before_screening() -> None:
     with pytest.raises(UsageProblem, match="/dev/full"):
-        require_audit_files(Path("/dev/full"), None)
+        require_writable_audit_files(Path("/dev/full"), None)
