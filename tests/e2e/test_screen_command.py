@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.reports.content import NOTICE
+from fieldray.reports.content import RESEARCH_ONLY_NOTICE
 from harness.record import json_lines
 from phantoms import write_bad_inputs
 from program import Fieldray, command, write_images
@@ -39,7 +39,7 @@ def test_bad_inputs_give_one_line_each_and_do_not_affect_good_images(tmp_path: P
             assert (line["label"], line["backend"], line["threshold"]) == ("opacity", "cpu", 0.5)
             assert 0 <= line["score"] <= 1
             assert line["inference_ms"] > 0
-    assert NOTICE in done.err
+    assert RESEARCH_ONLY_NOTICE in done.err
 
 
 def test_a_person_gets_a_list_counts_and_the_notice(tmp_path: Path, screen: Fieldray) -> None:
@@ -47,7 +47,7 @@ def test_a_person_gets_a_list_counts_and_the_notice(tmp_path: Path, screen: Fiel
     (tmp_path / "images" / "notes.txt").write_text("not an image")
     done = screen().ends_with(0).prints("image-001.png").prints("Operating point screening (opacity): threshold 0.")
     done.prints("This file is not a DICOM, PNG or JPEG image.", "not suitable 0  failed 0  not an image 1")
-    assert done.out.rstrip().endswith(NOTICE)
+    assert done.out.rstrip().endswith(RESEARCH_ONLY_NOTICE)
     assert done.err == ""
 
 
@@ -85,7 +85,7 @@ def test_files_that_are_no_images_are_counted_apart_everywhere(
     exported = json.loads(document.read_text())
     about = exported["about"]
     assert (about["counts"]["refused"], about["counts"]["not_an_image"]) == (0, 2)
-    assert (about["state"], about["pack"], about["notice"]) == ("finished", "tiny-1.0.0", NOTICE)
+    assert (about["state"], about["pack"], about["notice"]) == ("finished", "tiny-1.0.0", RESEARCH_ONLY_NOTICE)
     rows = list(csv.DictReader(table.read_text("utf-8-sig").splitlines()))
     scores = {line["path"]: line["score"] for line in lines if line["score"] is not None}
     assert {row["path"]: float(row["score"]) for row in rows if row["score"]} == scores and len(scores) == 3

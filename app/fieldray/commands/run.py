@@ -41,7 +41,7 @@ from fieldray.persistence import create_empty_file, make_folder, remove_unfinish
 from fieldray.plain_text import console_cell
 from fieldray.reasons import BACKEND_TEMPLATES, COMMON_NOTE_CODES, FOLDER_PROBLEM_CODES, Reason, reason
 from fieldray.reports.content import (
-    NOTICE,
+    RESEARCH_ONLY_NOTICE,
     class_texts,
     format_printed_score,
     format_printed_threshold,
@@ -441,7 +441,7 @@ class RunReport:
                 f"median {speed.p50_ms:.2f} ms, 95th percentile {speed.p95_ms:.2f} ms"
             )
         self._console.print_lines(f"Ran on {backend}: {detail}" for backend, detail in self._backends.items())
-        print_line(NOTICE)
+        print_line(RESEARCH_ONLY_NOTICE)
 
 
 def _work_list(answers: Iterable[ResultBrief], packs: Sequence[PackSummary]) -> Iterator[str]:

@@ -26,7 +26,7 @@ from fieldray.paths import data_folder
 from fieldray.reasons import Reason, reason
 from fieldray.reports.audit import AuditText
 from fieldray.reports.audit_words import rule_text
-from fieldray.reports.content import CATEGORY_TEXTS, NOTICE, Value
+from fieldray.reports.content import CATEGORY_TEXTS, RESEARCH_ONLY_NOTICE, Value
 from fieldray.reports.exporter import (
     exam_alias,
     image_alias,
@@ -56,7 +56,7 @@ def audit_json_values(report: AuditReport) -> dict[str, object]:
     found, subject = report.audit, report.subject
     return {
         "report": "fieldray audit",
-        "notice": NOTICE,
+        "notice": RESEARCH_ONLY_NOTICE,
         "made": datetime.datetime.fromtimestamp(subject.audited_s, datetime.UTC).isoformat(timespec="seconds"),
         **{name: value for name, value in asdict(subject).items() if name != "audited_s"},
         "counted": {**asdict(found.rule), "rule": rule_text(Translator(), found.rule)},
@@ -215,7 +215,7 @@ def write_audit(folder: Path, report: AuditReport, *, language: str, names_peopl
     wording = AuditText(report, Translator(language))
     write_output(document, is_own_pdf, pdf_of_audit(wording))
     write_output(figures, "json", audit_json(report, names_people=True).encode("ascii"))
-    lines = [_line(case, report) | {"notice": NOTICE} for case in report.audit.cases]
+    lines = [_line(case, report) | {"notice": RESEARCH_ONLY_NOTICE} for case in report.audit.cases]
     write_output(images, is_audit_table, _table(lines, wording.translator))
     if report.threshold_plan is None:
         return document, figures, images
@@ -259,7 +259,7 @@ def _flat(names: tuple[str, str], step: ThresholdRow, unit: Unit) -> dict[str, A
             found[f"{name}_{unit}"] = value
         else:
             found[name if name == "threshold" else f"{name}_per_{PLAN_UNIT_COUNT}_{unit}s"] = value
-    return {**found, "notice": NOTICE}
+    return {**found, "notice": RESEARCH_ONLY_NOTICE}
 
 
 def _unnamed(report: AuditReport) -> AuditReport:

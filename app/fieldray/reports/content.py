@@ -35,7 +35,7 @@ from fieldray.plain_text import make_visible
 from fieldray.reports.exporter import ReportOptions, StoredPack, StoredRun, hide_names_in_reason, image_alias, uid_alias
 from fieldray.translation import Translator
 
-NOTICE: Final = "Research use only. Not for diagnostic use."
+RESEARCH_ONLY_NOTICE: Final = "Research use only. Not for diagnostic use."
 CATEGORY_TEXTS: Final[Mapping[Category, str]] = {
     category: "not sure" if category == "unsure" else category.replace("_", " ") for category in get_args(Category)
 }
@@ -255,7 +255,7 @@ def _export_row(result: StoredResult, finding: Finding | None, stored: StoredRun
         "content_sha256": outcome.facts.content_sha256,
         "reader_verdict": verdict.choice if verdict else None,
         "reader_note": verdict.note if verdict else None,
-        "notice": NOTICE,
+        "notice": RESEARCH_ONLY_NOTICE,
         "run_started": start_time(stored.run),
         **{f"lungs_{name}": lungs.get(name) for name in ("found", "left_share", "right_share", "rotation_degrees")},
         "lungs_cut_off": " ".join(fields.cut_off_sides) or None if fields else None,
@@ -277,7 +277,7 @@ def run_export_facts(stored: StoredRun) -> dict[str, object]:
     elif why:
         why = hide_names_in_reason(why, "/".join(spec.paths), alias=called("/".join(spec.paths)))
     return {
-        "notice": NOTICE,
+        "notice": RESEARCH_ONLY_NOTICE,
         "program": "fieldray",
         "program_version": spec.program_version,
         "run": run.run_id,
@@ -360,7 +360,7 @@ def monthly_counts_as_json(month: MonthlyCounts) -> str:
     for one in month.tallies:
         code = one.reason.code if one.reason else None
         found[one.spec.pack_name, CATEGORY_TEXTS[one.category], code, one.verdict] += one.image_count
-    about = {"report": "month", "notice": NOTICE, "first_day": month.first_day.isoformat()}
+    about = {"report": "month", "notice": RESEARCH_ONLY_NOTICE, "first_day": month.first_day.isoformat()}
     images = [dict(zip(keys, (*kind, number), strict=True)) for kind, number in found.most_common()]
     return _text({**about, "images": images, "constancy": [check.text for check in month.constancy_results]})
 

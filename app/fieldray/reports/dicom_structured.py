@@ -23,7 +23,7 @@ from fieldray.domain.prior import ComparisonRecord, pair_warnings
 from fieldray.formatting import DICOM_DATE_PATTERN, category_label, class_performance_lines
 from fieldray.plain_text import make_visible
 from fieldray.reasons import reason
-from fieldray.reports.content import NOTICE
+from fieldray.reports.content import RESEARCH_ONLY_NOTICE
 from fieldray.reports.dicom_instance import (
     PROGRAM_NAME,
     DicomImageReference,
@@ -280,7 +280,7 @@ def _comments(subject: ReportedImage, finding: Finding) -> list[str]:
     point, verdict, ref = finding.point, subject.result.verdict, subject.ref
     frames = ref.header.number_of_frames
     return [
-        NOTICE,
+        RESEARCH_ONLY_NOTICE,
         *([f"Frame {ref.frame + 1} of {frames}."] if frames > 1 else []),
         *([f"Operating point {point.titles['en']}, measured on {point.measured_on['en']}."] if point else []),
         *class_performance_lines(Translator(), subject.stored_run.manifest, point),
@@ -362,7 +362,7 @@ def _pair_comments(pair: ComparisonRecord) -> list[str]:
     date = pair.prior_header.study_date or "unknown"
     why = [f"The images are not comparable. {pair.not_comparable_reason.text}"] if pair.not_comparable_reason else []
     return [
-        f"{NOTICE} {reason('compare_notice').text}",
+        f"{RESEARCH_ONLY_NOTICE} {reason('compare_notice').text}",
         f"Compared with an image of study date {date}.",
         *(doubt.text for doubt in pair_warnings(pair)),
         *why,

@@ -53,7 +53,7 @@ from fieldray.domain.image import ImageRef, ShownImage
 from fieldray.domain.model import InputSpec, Manifest
 from fieldray.persistence import storage_problem
 from fieldray.reasons import Reason, reason
-from fieldray.reports.content import NOTICE, image_path, score_for_export
+from fieldray.reports.content import RESEARCH_ONLY_NOTICE, image_path, score_for_export
 from fieldray.reports.outputs import (
     CLASS_MAP_NPY_START,
     OutputKind,
@@ -291,7 +291,7 @@ def write_class_map(
     finding, logits, facts = shown.finding, shown.logits, outcome.facts
     about = {
         "report": "class map",
-        "notice": NOTICE,
+        "notice": RESEARCH_ONLY_NOTICE,
         "path": image_path(outcome.ref),
         "pack": outcome.pack_name,
         "model_sha256": outcome.model_sha256,
@@ -371,7 +371,7 @@ _LINE: Final = 88  # characters that fit below the image
 
 def pair_notice() -> str:
     """Return the notice on every output of a comparison: research use only, and what a comparison cannot show."""
-    return f"{NOTICE} {reason('compare_notice').text}"
+    return f"{RESEARCH_ONLY_NOTICE} {reason('compare_notice').text}"
 
 
 def write_comparison(folder: Path, comparison: PairComparison, *, inputs: Sequence[Path]) -> tuple[Path, ...]:

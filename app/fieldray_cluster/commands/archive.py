@@ -169,7 +169,7 @@ def _sum_up(console: Console, summary: PackSummary, progress: ArchiveProgress, r
     from fieldray.commands.run import result_counts_of_run
     from fieldray.domain.finding import image_count
     from fieldray.domain.run import PackOfRun
-    from fieldray.reports.content import NOTICE
+    from fieldray.reports.content import RESEARCH_ONLY_NOTICE
 
     summary.set_counts(result_counts_of_run(database, run_id)[0])
     print_line, counts = console.print_line, summary.counts
@@ -185,7 +185,7 @@ def _sum_up(console: Console, summary: PackSummary, progress: ArchiveProgress, r
             "If a file was unreadable when it was listed, or has changed on its server since then, "
             "start a new run with another folder (--out)."
         )
-    print_line(NOTICE)
+    print_line(RESEARCH_ONLY_NOTICE)
     return 1 if failed else 0 if images else NO_IMAGES_EXIT_CODE
 
 

@@ -6,7 +6,13 @@ from pathlib import Path
 from fieldray.domain.finding import Finding
 from fieldray.domain.image import ImageHeader
 from fieldray.domain.run import Run, StoredResult, SupersededVerdict, Verdict
-from fieldray.reports.content import EXPORT_COLUMNS, NOTICE, export_rows_of_run, image_result_values, run_export_facts
+from fieldray.reports.content import (
+    EXPORT_COLUMNS,
+    RESEARCH_ONLY_NOTICE,
+    export_rows_of_run,
+    image_result_values,
+    run_export_facts,
+)
 from fieldray.reports.exporter import StoredPack, StoredRun
 from outcomes import POINT, failed, image_ref, refused, run_spec, screened
 
@@ -82,13 +88,17 @@ def test_every_export_row_has_the_same_columns_and_the_notice() -> None:
         (row,) = export_rows_of_run(StoredRun(run=RUN, results=[result]))
         assert tuple(row) == EXPORT_COLUMNS
         assert row["lungs_pack"] == "lungs-1.0.0 0123456789ab"
-        assert (row["notice"], row["reader_verdict"], row["reader_note"]) == (NOTICE, "disagree", "rotated")
+        assert (row["notice"], row["reader_verdict"], row["reader_note"]) == (
+            RESEARCH_ONLY_NOTICE,
+            "disagree",
+            "rotated",
+        )
 
 
 def test_the_run_part_states_pack_settings_and_version() -> None:
     run = Run(run_id=7, spec=run_spec(), state="finished", reason=None, started_s=0, ended_s=3600)
     about = run_export_facts(StoredRun(run=run, results=(), packs=(StoredPack(counts={"abnormal": 2}),)))
-    assert about["notice"] == NOTICE
+    assert about["notice"] == RESEARCH_ONLY_NOTICE
     assert (about["pack"], about["model_sha256"]) == ("tiny-1.0.0", "m" * 64)
     assert about["lungs_pack"] == "lungs-1.0.0 0123456789ab"
     assert (about["started"], about["ended"]) == ("1970-01-01T00:00:00+00:00", "1970-01-01T01:00:00+00:00")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.domain.run import StoredResult, Verdict
-from fieldray.reports.content import EXPORT_COLUMNS, NOTICE
+from fieldray.reports.content import EXPORT_COLUMNS, RESEARCH_ONLY_NOTICE
 from fieldray.reports.exporter import ReportOptions
 from fieldray.reports.exporters.csv import escape_formula, is_own_csv, write_csv
 from fieldray.reports.exporters.json import write_json
@@ -61,7 +61,7 @@ def test_a_document_reads_back(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     write_json(path, replace(stored_run(results()), options=NAMED))
     document = json.loads(path.read_text(encoding="utf-8"))
-    assert document["about"]["notice"] == NOTICE
+    assert document["about"]["notice"] == RESEARCH_ONLY_NOTICE
     assert [row["status"] for row in document["results"]] == ["screened", "refused", "failed"]
     assert document["results"][2]["path"].endswith("not-unicode-\udcff.dcm")
     write_json(path, stored_run([]))
