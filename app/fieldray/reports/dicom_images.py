@@ -65,9 +65,9 @@ class CaptureLayout:
     columns, rows  size of the whole capture
     """
 
-    left: int
-    width: int
-    height: int
+    image_left: int
+    image_width: int
+    image_height: int
     columns: int
     rows: int
 
@@ -80,7 +80,9 @@ def capture_layout(rows: int, columns: int) -> CaptureLayout:
     scale = CAPTURE_SIDE_PX / max(rows, columns)
     height, width = max(1, round(rows * scale)), max(1, round(columns * scale))
     wide = max(_MIN_WIDTH, width + width % 2)
-    return CaptureLayout(left=(wide - width) // 2, width=width, height=height, columns=wide, rows=height + _PANEL)
+    return CaptureLayout(
+        image_left=(wide - width) // 2, image_width=width, image_height=height, columns=wide, rows=height + _PANEL
+    )
 
 
 def secondary_capture(subject: ReportedImage, shown: ShownImage, wording: Wording) -> Dataset:
@@ -139,17 +141,17 @@ def draw_capture(subject: ReportedImage, shown: ShownImage, wording: Wording) ->
     """
     layout = capture_layout(shown.file_rows, shown.file_columns)
     manifest = subject.stored_run.manifest
-    enlarged = Image.fromarray(shown.pixels).resize((layout.width, layout.height), Image.Resampling.BICUBIC)
+    enlarged = Image.fromarray(shown.pixels).resize((layout.image_width, layout.image_height), Image.Resampling.BICUBIC)
     seen = ShownImage(pixels=np.asarray(enlarged), file_rows=shown.file_rows, file_columns=shown.file_columns)
     canvas = Image.new("RGB", (layout.columns, layout.rows), _GROUND)
-    canvas.paste(image_as_shown(subject.outcome, seen, manifest), (layout.left, 0))
+    canvas.paste(image_as_shown(subject.outcome, seen, manifest), (layout.image_left, 0))
     _write_panel(canvas, layout, subject, wording)
     return canvas
 
 
 def _write_panel(canvas: Image.Image, layout: CaptureLayout, subject: ReportedImage, wording: Wording) -> None:
     text = wording.image_text(subject.result)
-    top, room = layout.height + 12, layout.columns - 2 * _EDGE
+    top, room = layout.image_height + 12, layout.columns - 2 * _EDGE
     leading = text.findings[0] if text.findings else None
     head = text.class_name if leading is None else f"{text.class_name}   {leading.meaning} {leading.score}"
     has_legend = has_map(subject.outcome, subject.stored_run.manifest)
@@ -170,7 +172,7 @@ def _write_panel(canvas: Image.Image, layout: CaptureLayout, subject: ReportedIm
             canvas.paste(_SOFT, (layout.columns - _EDGE - made.width, layout.rows - 33), made)
             break
     if has_legend:
-        canvas.paste(legend(160, 12), (layout.columns - _EDGE - 160, layout.height + 26))
+        canvas.paste(legend(160, 12), (layout.columns - _EDGE - 160, layout.image_height + 26))
 
 
 def _font_for(head: str, room: int) -> ImageFont.FreeTypeFont:
@@ -236,7 +238,7 @@ def _font(size: int, *, is_bold: bool = False) -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(asset_path("fonts") / name, size, layout_engine=ImageFont.Layout.BASIC)
 
 
-SOP_CLASS: Final = "1.2.840.10008.5.1.4.1.1.66.4"
+SEGMENTATION_SOP_CLASS_UID: Final = "1.2.840.10008.5.1.4.1.1.66.4"
 _SEGMENT_NUMBER: Final = 0x0062000B  # Referenced Segment Number
 _SEGMENT_GROUP: Final = 0x0062000A  # Segment Identification Sequence
 _CYAN: Final = [47000, 26000, 27000]  # CIELab, scaled to 16 bits (PS3.3 C.10.7.1.1)
@@ -271,8 +273,8 @@ def mask_on_capture(mask: Mask) -> Mask:
     """
     layout = capture_layout(*mask.shape)
     found = np.zeros((layout.rows, layout.columns), bool)
-    seen = _sampled(mask, rows=layout.height, columns=layout.width)
-    found[: layout.height, layout.left : layout.left + layout.width] = seen
+    seen = _sampled(mask, rows=layout.image_height, columns=layout.image_width)
+    found[: layout.image_height, layout.image_left : layout.image_left + layout.image_width] = seen
     return found
 
 
@@ -282,13 +284,13 @@ def _sampled(mask: Mask, *, rows: int, columns: int) -> Mask:
     return found
 
 
-def segmentation(subject: ReportedImage, mask: Mask, source: DicomImageReference) -> Dataset:
+def lung_segmentation(subject: ReportedImage, mask: Mask, source: DicomImageReference) -> Dataset:
     """Make the DICOM segmentation of the lungs.
 
     mask    (rows, columns) bool, the lungs on the pixel grid of the image
     source  reference to the image whose lungs the mask shows, or to the image's secondary capture
     """
-    dataset = new_dicom_object(subject, "seg", SOP_CLASS, title="lung fields")
+    dataset = new_dicom_object(subject, "seg", SEGMENTATION_SOP_CLASS_UID, title="lung fields")
     dataset.ImageType = ["DERIVED", "PRIMARY"]
     dataset.ContentLabel, dataset.ContentDescription = (
         "LUNG_FIELDS",

@@ -124,12 +124,12 @@ def test_a_secondary_capture_has_the_image_and_is_labelled(one: ScreenedOutcome,
     picture = np.asarray(Image.open(io.BytesIO(frame)).convert("RGB")).astype(int)
     layout = capture_layout(160, 128)
     assert picture.shape == (layout.rows, layout.columns, 3) == (made.Rows, made.Columns, 3)
-    assert layout.height == CAPTURE_SIDE_PX
-    panel = picture[layout.height :]
+    assert layout.image_height == CAPTURE_SIDE_PX
+    panel = picture[layout.image_height :]
     assert (panel > 200).any()  # text on a dark background
     assert np.median(panel) < 40
     outline = (picture[..., 2] - picture[..., 0] > 90) & (picture[..., 1] > 150)
-    assert outline[: layout.height].sum() > 500  # a grey image has no coloured outline of the lungs
+    assert outline[: layout.image_height].sum() > 500  # a grey image has no coloured outline of the lungs
 
 
 def test_a_segmentation_matches_the_image_grid(one: ScreenedOutcome, tmp_path: Path, highdicom: ModuleType) -> None:

@@ -11,7 +11,7 @@ from fieldray.reports.outputs import folder_writer
 
 
 def _files(stored: StoredRun) -> Generator[tuple[str, bytes]]:
-    from fieldray.reports.dicom_images import lung_mask, segmentation
+    from fieldray.reports.dicom_images import lung_mask, lung_segmentation
     from fieldray.reports.dicom_instance import encode_dicom_file, reported_images
 
     written: int | None = None  # row id of the image written last
@@ -23,7 +23,7 @@ def _files(stored: StoredRun) -> Generator[tuple[str, bytes]]:
         if mask is not None and source is None:
             stored.report_omission(subject.result, reason("no_capture"))
         elif mask is not None and source is not None:
-            yield f"{subject.number:05}.dcm", encode_dicom_file(segmentation(subject, mask, source))
+            yield f"{subject.number:05}.dcm", encode_dicom_file(lung_segmentation(subject, mask, source))
 
 
 EXPORTER: Final = Exporter(
