@@ -40,8 +40,8 @@ from fieldray.reports.exporter import hide_names_in_reason
 from fieldray.translation import Translator
 
 FIELDRAY_CODING_SCHEME: Final = "99FIELDRAY"
-UNITLESS: Final = ("1", "UCUM", "no units")
-PERCENT: Final = ("%", "UCUM", "percent")
+UNITLESS_CODE: Final = ("1", "UCUM", "no units")
+PERCENT_CODE: Final = ("%", "UCUM", "percent")
 SOURCE_OF_MEASUREMENT: Final = ("121112", "DCM", "Source of Measurement")
 _MAX_TEXT_CHARACTERS: Final = 1024
 
@@ -129,7 +129,7 @@ def number_item(name: Code, value: float, unit: Code) -> Dataset:
     return content_item("CONTAINS", "NUM", name, MeasuredValueSequence=[measured])
 
 
-def measurement_group(tracking: str, uid: str, items: list[Dataset]) -> Dataset:
+def measurement_group(name: str, uid: str, items: list[Dataset]) -> Dataset:
     """Make a group of measurements for a structured report (TID 1501).
 
     tracking  name of the group. The report shows the program's name and this name, such as "Fieldray Pneumonia"
@@ -137,7 +137,7 @@ def measurement_group(tracking: str, uid: str, items: list[Dataset]) -> Dataset:
     items     the measurements
     """
     known = [
-        text_item("HAS OBS CONTEXT", ("112039", "DCM", "Tracking Identifier"), f"{PROGRAM_NAME} {tracking}"),
+        text_item("HAS OBS CONTEXT", ("112039", "DCM", "Tracking Identifier"), f"{PROGRAM_NAME} {name}"),
         uid_item(("112040", "DCM", "Tracking Unique Identifier"), uid),
     ]
     group = container_item(("125007", "DCM", "Measurement Group"), known + items)
@@ -145,7 +145,7 @@ def measurement_group(tracking: str, uid: str, items: list[Dataset]) -> Dataset:
     return group
 
 
-SOP_CLASS: Final = "1.2.840.10008.5.1.4.1.1.88.33"  # Comprehensive SR
+COMPREHENSIVE_SR_SOP_CLASS_UID: Final = "1.2.840.10008.5.1.4.1.1.88.33"  # Comprehensive SR
 _LANGUAGE: Final = ("121049", "DCM", "Language of Content Item and Descendants")
 _CHEST: Final = ("399208008", "SCT", "Plain X-ray of chest")
 _DECISIONS: Final[dict[Decision, str]] = {
@@ -162,7 +162,7 @@ _BY_LARGER: Final[dict[Decision, str]] = {
 
 def structured_report(subject: ReportedImage) -> Dataset:
     """Make the structured report about an image. The report contains no pixels."""
-    dataset = new_dicom_object(subject, "sr", SOP_CLASS, title="result")
+    dataset = new_dicom_object(subject, "sr", COMPREHENSIVE_SR_SOP_CLASS_UID, title="result")
     dataset.CompletionFlag, dataset.VerificationFlag, dataset.PreliminaryFlag = "COMPLETE", "UNVERIFIED", "PRELIMINARY"
     dataset.PerformedProcedureCodeSequence = []
     dataset.ReferencedPerformedProcedureStepSequence = []
@@ -174,9 +174,9 @@ def structured_report(subject: ReportedImage) -> Dataset:
         )
     ]
     if subject.source is not None:
-        dataset.CurrentRequestedProcedureEvidenceSequence = [evidence_of(subject.source)]
-    if priors := [found for pair in subject.prior_comparisons if (found := prior_source(pair))]:
-        dataset.PertinentOtherEvidenceSequence = [evidence_of(found) for found in dict.fromkeys(priors)]
+        dataset.CurrentRequestedProcedureEvidenceSequence = [evidence_item(subject.source)]
+    if priors := [found for pair in subject.prior_comparisons if (found := prior_image_reference(pair))]:
+        dataset.PertinentOtherEvidenceSequence = [evidence_item(found) for found in dict.fromkeys(priors)]
     dataset.ValueType, dataset.ContinuityOfContent = "CONTAINER", "SEPARATE"
     dataset.ConceptNameCodeSequence = [code_sequence_item("126000", "DCM", "Imaging Measurement Report")]
     dataset.ContentTemplateSequence = template_item("1500")
@@ -204,7 +204,7 @@ def _group(subject: ReportedImage, finding: Finding) -> Dataset:
         code_item("CONTAINS", ("121071", "DCM", "Finding"), label_code(finding.label, manifest)),
         *_algorithm(subject),
         *([image_item(SOURCE_OF_MEASUREMENT, subject.source)] if subject.source else []),
-        number_item(("score", FIELDRAY_CODING_SCHEME, "Calibrated score"), finding.score, UNITLESS),
+        number_item(("score", FIELDRAY_CODING_SCHEME, "Calibrated score"), finding.score, UNITLESS_CODE),
         *(_point(point) if point else ()),
         code_item("CONTAINS", ("decision", FIELDRAY_CODING_SCHEME, "Decision of the program"), decision),
         code_item(
@@ -256,9 +256,9 @@ def _algorithm(subject: ReportedImage) -> list[Dataset]:
 def _point(point: OperatingPoint) -> list[Dataset]:
     """Return content items about an operating point: threshold, uncertain zone, and performance with 95 % intervals."""
     return [
-        number_item(("threshold", FIELDRAY_CODING_SCHEME, "Operating point"), point.threshold, UNITLESS),
-        number_item(("unsure-low", FIELDRAY_CODING_SCHEME, "Uncertain from"), point.unsure_low, UNITLESS),
-        number_item(("unsure-high", FIELDRAY_CODING_SCHEME, "Uncertain up to"), point.unsure_high, UNITLESS),
+        number_item(("threshold", FIELDRAY_CODING_SCHEME, "Operating point"), point.threshold, UNITLESS_CODE),
+        number_item(("unsure-low", FIELDRAY_CODING_SCHEME, "Uncertain from"), point.unsure_low, UNITLESS_CODE),
+        number_item(("unsure-high", FIELDRAY_CODING_SCHEME, "Uncertain up to"), point.unsure_high, UNITLESS_CODE),
         *_estimate("sensitivity", "Sensitivity at the operating point", point.sensitivity),
         *_estimate("specificity", "Specificity at the operating point", point.specificity),
     ]
@@ -271,7 +271,7 @@ def _estimate(name: str, meaning: str, measured: Estimate) -> list[Dataset]:
         ("-high", ", upper limit", measured.high),
     )
     return [
-        number_item((name + ending, FIELDRAY_CODING_SCHEME, meaning + more), 100 * value, PERCENT)
+        number_item((name + ending, FIELDRAY_CODING_SCHEME, meaning + more), 100 * value, PERCENT_CODE)
         for ending, more, value in values
     ]
 
@@ -309,7 +309,7 @@ def _image_library(source: DicomImageReference) -> Dataset:
     return container_item(("111028", "DCM", "Image Library"), [group])
 
 
-def evidence_of(source: DicomImageReference) -> Dataset:
+def evidence_item(source: DicomImageReference) -> Dataset:
     """Return the entry of an image in the list of evidence of a structured report (PS3.3 C.17.2.1)."""
     series = dicom_item(
         SeriesInstanceUID=source.series_uid, ReferencedSOPSequence=[image_reference_item(replace(source, frame=None))]
@@ -322,7 +322,7 @@ _STUDY_DATE: Final = ("111060", "DCM", "Study Date")
 _MAX_REGIONS: Final = 50
 
 
-def prior_source(pair: ComparisonRecord) -> DicomImageReference | None:
+def prior_image_reference(pair: ComparisonRecord) -> DicomImageReference | None:
     """Return the reference to the prior image of a comparison; None if the prior's file has no valid UIDs."""
     kind: FileKind = "dicom" if pair.has_dicom_prior else "unknown"
     return dicom_image_reference(
@@ -332,7 +332,7 @@ def prior_source(pair: ComparisonRecord) -> DicomImageReference | None:
 
 def _pair_group(subject: ReportedImage, pair: ComparisonRecord) -> Dataset:
     """Return the measurement group of a DICOM structured report for the comparison of an image with a prior image."""
-    prior, date = prior_source(pair), pair.prior_header.study_date
+    prior, date = prior_image_reference(pair), pair.prior_header.study_date
     which = prior.sop_instance_uid if prior else (date, pair.prior_header.study_time)
     items = [
         *([image_item(SOURCE_OF_MEASUREMENT, subject.source)] if subject.source else []),
@@ -350,10 +350,12 @@ def _figures(pair: ComparisonRecord) -> list[Dataset]:
         return []
     return [
         number_item(
-            ("likeness", FIELDRAY_CODING_SCHEME, "Likeness inside the lungs, aligned"), pair.similarity, UNITLESS
+            ("likeness", FIELDRAY_CODING_SCHEME, "Likeness inside the lungs, aligned"), pair.similarity, UNITLESS_CODE
         ),
         number_item(
-            ("regions", FIELDRAY_CODING_SCHEME, "Regions that differ by more than noise"), len(pair.regions), UNITLESS
+            ("regions", FIELDRAY_CODING_SCHEME, "Regions that differ by more than noise"),
+            len(pair.regions),
+            UNITLESS_CODE,
         ),
     ]
 
