@@ -33,7 +33,7 @@ from fieldray.reports.exporter import DICOM_WRITER, StoredRun, header_for_report
 _PATTERN: Final = re.compile(r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*))+")
 _MAX_UID_CHARACTERS: Final = 64
 # UID of Fieldray as the writer of files (PS3.10 7.1), a random UUID.
-IMPLEMENTATION: Final = "2.25.156473418905120768331905466712349075822"
+IMPLEMENTATION_CLASS_UID: Final = "2.25.156473418905120768331905466712349075822"
 # Storage classes of X-rays with several frames (PS3.4 B.5). Only references to these classes may name a frame.
 _OF_FRAMES: Final = frozenset(
     f"1.2.840.10008.5.1.4.1.1.{ending}"
@@ -64,13 +64,13 @@ def can_be_referenced(ref: ImageRef) -> bool:
     return has_study(ref) and all(map(is_valid_uid, uids))
 
 
-Kind = Literal["sr", "sc", "seg"]
+DicomObjectKind = Literal["sr", "sc", "seg"]
 
 SECONDARY_CAPTURE: Final = "1.2.840.10008.5.1.4.1.1.7"
 PROGRAM_NAME: Final = "Fieldray"
 _TIME: Final = re.compile(r"([01][0-9]|2[0-3])([0-5][0-9]([0-5][0-9](\.[0-9]{1,6})?)?)?")
-_MODALITIES: Final[dict[Kind, str]] = {"sr": "SR", "sc": "OT", "seg": "SEG"}
-_NUMBERS: Final[dict[Kind, int]] = {"sr": 9601, "sc": 9602, "seg": 9603}
+_MODALITIES: Final[dict[DicomObjectKind, str]] = {"sr": "SR", "sc": "OT", "seg": "SEG"}
+_NUMBERS: Final[dict[DicomObjectKind, int]] = {"sr": 9601, "sc": 9602, "seg": 9603}
 _WITHOUT_DICOM: Final = "Made by Fieldray: the image came without DICOM data"
 _WITHOUT_STUDY: Final = "Made by Fieldray: the image names no valid study"
 _METHOD: Final = "Fieldray: pseudonym for name and ID; UIDs and dates are kept"
@@ -111,7 +111,7 @@ class ReportedImage:
     outcome: ScreenedOutcome
     stored_run: StoredRun
     header: ImageHeader
-    number: int
+    work_list_number: int
 
     @property
     def ref(self) -> ImageRef:
@@ -119,7 +119,7 @@ class ReportedImage:
         return self.outcome.ref
 
     @property
-    def alias(self) -> str:
+    def pseudonym(self) -> str:
         """The pseudonym of the image in all exports."""
         return image_alias(self.ref.key, key=self.stored_run.pseudonym_key)
 
@@ -139,7 +139,7 @@ class ReportedImage:
         run = self.stored_run.run
         return datetime.datetime.fromtimestamp(run.ended_s or run.started_s)
 
-    def uid(self, kind: Kind, what: str = "object") -> str:
+    def object_or_series_uid(self, kind: DicomObjectKind, what: str = "object") -> str:
         """Return the UID of a DICOM object about the image, or the UID of the series that contains the object.
 
         kind  kind of the object: "sr" (report), "sc" (secondary capture) or "seg" (segmentation)
@@ -173,12 +173,12 @@ class ReportedImage:
         None if the file has no valid UIDs and no secondary capture of the image is exported.
         """
         own, captures = dicom_image_reference(self.ref), self.stored_run.capture_numbers
-        if own is not None or (captures is not None and self.number not in captures):
+        if own is not None or (captures is not None and self.work_list_number not in captures):
             return own
         return DicomImageReference(
             sop_class_uid=SECONDARY_CAPTURE,
-            sop_instance_uid=self.uid("sc"),
-            series_uid=self.uid("sc", "series"),
+            sop_instance_uid=self.object_or_series_uid("sc"),
+            series_uid=self.object_or_series_uid("sc", "series"),
             study_uid=self.study_uid,
         )
 
@@ -205,7 +205,7 @@ def reported_image(result: StoredResult, stored: StoredRun, number: int) -> Repo
     if not isinstance(outcome, ScreenedOutcome):
         return None
     header = header_for_report(outcome.ref, stored)
-    return ReportedImage(result=result, outcome=outcome, stored_run=stored, header=header, number=number)
+    return ReportedImage(result=result, outcome=outcome, stored_run=stored, header=header, work_list_number=number)
 
 
 def reported_images(stored: StoredRun) -> Iterator[ReportedImage]:
@@ -215,24 +215,24 @@ def reported_images(stored: StoredRun) -> Iterator[ReportedImage]:
             yield subject
 
 
-def new_dicom_object(subject: ReportedImage, kind: Kind, sop_class_uid: str, *, title: str) -> Dataset:
+def new_dicom_object(subject: ReportedImage, kind: DicomObjectKind, sop_class_uid: str, *, title: str) -> Dataset:
     """Return a new DICOM object with patient, study, series, equipment and identity. The caller adds the content.
 
     title  title of the series; "Research use only" is appended
     """
     dataset = Dataset()
     dataset.SpecificCharacterSet = "ISO_IR 192"
-    dataset.SOPClassUID, dataset.SOPInstanceUID = sop_class_uid, subject.uid(kind)
+    dataset.SOPClassUID, dataset.SOPInstanceUID = sop_class_uid, subject.object_or_series_uid(kind)
     run_time = subject.run_time
     dataset.InstanceCreationDate = dataset.ContentDate = dataset.SeriesDate = f"{run_time:%Y%m%d}"
     dataset.InstanceCreationTime = dataset.ContentTime = dataset.SeriesTime = f"{run_time:%H%M%S}"
-    dataset.InstanceNumber = subject.number
+    dataset.InstanceNumber = subject.work_list_number
     if kind != "sr":  # a structured report has this text as a comment
-        dataset.ImageComments = f"Image ID {subject.alias}"
+        dataset.ImageComments = f"Image ID {subject.pseudonym}"
     _add_patient(dataset, subject)
     _add_study(dataset, subject)
     dataset.Modality = _MODALITIES[kind]
-    dataset.SeriesInstanceUID = subject.uid(kind, "series")
+    dataset.SeriesInstanceUID = subject.object_or_series_uid(kind, "series")
     dataset.SeriesNumber = _NUMBERS[kind]
     dataset.SeriesDescription = f"{PROGRAM_NAME}: {title}. Research use only"
     dataset.Manufacturer = dataset.ManufacturerModelName = PROGRAM_NAME
@@ -278,7 +278,7 @@ def encode_dicom_file(dataset: Dataset, *, transfer_syntax: str = ExplicitVRLitt
     meta = FileMetaDataset()
     meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = dataset.SOPClassUID, dataset.SOPInstanceUID
     meta.TransferSyntaxUID = UID(transfer_syntax)
-    meta.ImplementationClassUID = IMPLEMENTATION
+    meta.ImplementationClassUID = IMPLEMENTATION_CLASS_UID
     meta.ImplementationVersionName = DICOM_WRITER
     dataset.file_meta = meta
     stream = io.BytesIO()

@@ -214,7 +214,9 @@ def _group(subject: ReportedImage, finding: Finding) -> Dataset:
         ),
         *(comment_item(text) for text in _comments(subject, finding)),
     ]
-    return measurement_group(finding.label, derived_uid("tracking", subject.uid("sr"), finding.label), items)
+    return measurement_group(
+        finding.label, derived_uid("tracking", subject.object_or_series_uid("sr"), finding.label), items
+    )
 
 
 def label_code(label: str, manifest: Manifest | None) -> Code:
@@ -284,8 +286,8 @@ def _comments(subject: ReportedImage, finding: Finding) -> list[str]:
         *([f"Frame {ref.frame + 1} of {frames}."] if frames > 1 else []),
         *([f"Operating point {point.titles['en']}, measured on {point.measured_on['en']}."] if point else []),
         *class_performance_lines(Translator(), subject.stored_run.manifest, point),
-        *(hide_names_in_reason(note, ref.key, alias=subject.alias).text for note in notes_of(subject.outcome)),
-        f"Image ID {subject.alias}",
+        *(hide_names_in_reason(note, ref.key, alias=subject.pseudonym).text for note in notes_of(subject.outcome)),
+        f"Image ID {subject.pseudonym}",
         *([f"Reader's verdict: {verdict.choice}. {verdict.note}".strip()] if verdict else []),
     ]
 
@@ -341,7 +343,7 @@ def _pair_group(subject: ReportedImage, pair: ComparisonRecord) -> Dataset:
         *_figures(pair),
         *(comment_item(text) for text in _pair_comments(pair)),
     ]
-    tracking = derived_uid("comparison", subject.uid("sr"), which, pair.prior_frame)
+    tracking = derived_uid("comparison", subject.object_or_series_uid("sr"), which, pair.prior_frame)
     return measurement_group("comparison", tracking, items)
 
 

@@ -23,7 +23,7 @@ def _files(stored: StoredRun) -> Generator[tuple[str, bytes]]:
         if mask is not None and source is None:
             stored.report_omission(subject.result, reason("no_capture"))
         elif mask is not None and source is not None:
-            yield f"{subject.number:05}.dcm", encode_dicom_file(lung_segmentation(subject, mask, source))
+            yield f"{subject.work_list_number:05}.dcm", encode_dicom_file(lung_segmentation(subject, mask, source))
 
 
 EXPORTER: Final = Exporter(

@@ -14,7 +14,7 @@ def _files(stored: StoredRun) -> Generator[tuple[str, bytes]]:
     from fieldray.reports.dicom_structured import structured_report
 
     for subject in reported_images(stored):
-        yield f"{subject.number:05}.dcm", encode_dicom_file(structured_report(subject))
+        yield f"{subject.work_list_number:05}.dcm", encode_dicom_file(structured_report(subject))
 
 
 EXPORTER: Final = Exporter(
