@@ -44,7 +44,7 @@ from fieldray.domain.finding import (
 from fieldray.domain.run import RefusalOverrides
 from fieldray.formatting import advice_text, backend_name, category_label, format_number, lung_sentences
 from fieldray.reasons import COMMON_NOTE_CODES, Reason, reason
-from fieldray.reports.document import FindingText, Scale, finding_texts
+from fieldray.reports.document import FindingText, ScoreScale, finding_texts
 from fieldray.translation import Translator
 
 EVIDENCE_NOTE: Final = "evidence_outside"
@@ -281,8 +281,8 @@ class ResultPanel(QScrollArea):
             column.addWidget(label(found.performance.sentence))
         column.addWidget(label(text("This pack looks for: {meaning}", meaning=found.meaning), role="muted"))
         column.addWidget(label(text("Score {score}", score=found.score), role="title"))
-        if found.point_sentence:
-            column.addWidget(label(found.point_sentence, role="heading"))
+        if found.operating_point_sentence:
+            column.addWidget(label(found.operating_point_sentence, role="heading"))
         column.addWidget(ScoreScale(found.scale, self._theme))
 
     def _make_measured(self, outcome: ScreenedOutcome | None, found: Sequence[FindingText]) -> QWidget:
@@ -297,8 +297,8 @@ class ResultPanel(QScrollArea):
         for said in found:
             if said.performance:
                 column.addWidget(PerformanceBars(said.performance, self._theme))
-            if said.point_sentence:
-                column.addWidget(label(said.measured_sentence, role="muted"))
+            if said.operating_point_sentence:
+                column.addWidget(label(said.performance_sentence, role="muted"))
         column.addWidget(label(self._ran_on(outcome), role="muted"))
         return box
 
@@ -376,7 +376,7 @@ class ScoreScale(QWidget):
     Without an operating point, the scale goes from 0 to 1 without names.
     """
 
-    def __init__(self, scale: Scale, theme: Theme) -> None:
+    def __init__(self, scale: ScoreScale, theme: Theme) -> None:
         super().__init__()
         self._scale, self._theme = scale, theme
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)

@@ -342,7 +342,7 @@ def _of_pack(
         title,
         columns,
         tuple(rows),
-        widths=(48.0, 30.0, *[_VERDICTS_WIDTH_MM / len(VERDICT_KINDS)] * len(VERDICT_KINDS)),
+        column_widths_mm=(48.0, 30.0, *[_VERDICTS_WIDTH_MM / len(VERDICT_KINDS)] * len(VERDICT_KINDS)),
     )
     points = [tally.spec.operating_points for tally in tallies if not tally.reason]
     if any(one != points[0] for one in points):
@@ -360,4 +360,6 @@ def _of_pack(
         reasons = tuple(
             (translator.reason(why), format_count(number)) for why, number in merge_by_code(whys).most_common()
         )
-        yield Table(text("Not screened, by reason"), (text("Reason"), text("Images")), reasons, widths=(150.0, 28.0))
+        yield Table(
+            text("Not screened, by reason"), (text("Reason"), text("Images")), reasons, column_widths_mm=(150.0, 28.0)
+        )

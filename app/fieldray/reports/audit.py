@@ -161,7 +161,7 @@ class AuditText(AuditSubjectText):
             "point",
             units=self._units(),
         )
-        return (Table(title, columns, _rows(rows), widths=(54.0, 18.0, 38.0, 34.0, 34.0)),) if rows else ()
+        return (Table(title, columns, _rows(rows), column_widths_mm=(54.0, 18.0, 38.0, 34.0, 34.0)),) if rows else ()
 
     # ---- sentences
 
@@ -297,7 +297,7 @@ class AuditText(AuditSubjectText):
         widths = (20.0, 18.0, 18.0, 16.0, 18.0, 31.0, 12.0, 12.0, 15.0, 18.0)
         most = len(columns) if self.report.threshold_plan and self.report.threshold_plan.prices else len(columns) - 2
         cells = [(name, *self._step(step))[:most] for name, step in rows]
-        return Table(title, tuple(columns[:most]), _rows(cells), widths=widths[:most])
+        return Table(title, tuple(columns[:most]), _rows(cells), column_widths_mm=widths[:most])
 
     def _step(self, step: ThresholdRow) -> Iterator[str]:
         yield self._number(step.referred, digits=0)
@@ -337,7 +337,9 @@ class AuditText(AuditSubjectText):
             text("Figures, with 95 % confidence intervals calculated by patient"),
         )
         widths = (50.0, 17.0, 17.0, 50.0, 22.0, 22.0)
-        return BulletList(title, tuple(self._said_of_pairs(found))), Table(heading, columns, _rows(rows), widths=widths)
+        return BulletList(title, tuple(self._said_of_pairs(found))), Table(
+            heading, columns, _rows(rows), column_widths_mm=widths
+        )
 
     def _said_of_pairs(self, found: PackComparison) -> Iterator[str]:
         text, area = self.translator.text, found.figures[0]
@@ -429,7 +431,7 @@ class AuditText(AuditSubjectText):
                 text("Figures, with 95 % confidence intervals calculated by patient"),
                 (text("Figure"), self._units(), text("Value (95 % interval)")),
                 _rows(self.figure_rows()),
-                widths=(98.0, 30.0, 50.0),
+                column_widths_mm=(98.0, 30.0, 50.0),
             ),
             BulletList(
                 text("Notes on the figures"), tuple(shorten(one, max_letters=_MAX_SENTENCE_CHARACTERS) for one in said)
@@ -481,8 +483,8 @@ class AuditText(AuditSubjectText):
             title,
             (text("Mistake of the pack"), text("Score"), "", text("Image"), text("Class")),
             rows,
-            widths=(30.0, 18.0, 6.0, 100.0, 24.0),
-            categories=tuple((case.category,) for case in found),
+            column_widths_mm=(30.0, 18.0, 6.0, 100.0, 24.0),
+            cell_categories=tuple((case.category,) for case in found),
         )
 
 

@@ -159,7 +159,11 @@ def _write_panel(canvas: Image.Image, layout: CaptureLayout, subject: ReportedIm
     canvas.paste(_COLOURS.get(text.category, _BRIGHT), (_EDGE, top), _line(head, head_font))
     top += 46
     first = wording.translator.reason(why) if (why := reason_of(subject.outcome)) else ""
-    lines = (first or leading.sentence, leading.point_sentence, leading.measured_sentence) if leading else (first,)
+    lines = (
+        (first or leading.sentence, leading.operating_point_sentence, leading.performance_sentence)
+        if leading
+        else (first,)
+    )
     said, size = _lines_of([line for line in (*lines, text.caption) if line], room, layout.rows - 40 - top)
     for line in said:
         canvas.paste(_BRIGHT, (_EDGE, top), _line(line, _font(size)))

@@ -38,7 +38,7 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
+class ScoreScale:
     """The positions and texts for drawing a score on a scale. A position is a share of the length: 0 left, 1 right.
 
     score_position        position of the score
@@ -58,12 +58,12 @@ class Scale:
     alt_text: str = ""
 
 
-def _scale(translator: Translator, finding: Finding) -> Scale:
+def _scale(translator: Translator, finding: Finding) -> ScoreScale:
     text, point, score = translator.text, finding.point, score_text(translator, finding.score, finding.point)
     if point is None:
-        return Scale(score_position=finding.score, alt_text=text("Score {score}", score=score))
+        return ScoreScale(score_position=finding.score, alt_text=text("Score {score}", score=score))
     threshold = threshold_text(translator, finding)
-    return Scale(
+    return ScoreScale(
         score_position=position_on_scale(finding.score, point.threshold),
         zone_start=position_on_scale(point.unsure_low, point.threshold),
         zone_end=position_on_scale(point.unsure_high, point.threshold),
@@ -94,9 +94,9 @@ class FindingText:
     score: str
     sentence: str
     summary: str
-    scale: Scale
-    point_sentence: str = ""
-    measured_sentence: str = ""
+    scale: ScoreScale
+    operating_point_sentence: str = ""
+    performance_sentence: str = ""
     performance: MeasuredPerformance | None = None
 
 
@@ -131,10 +131,12 @@ def finding_texts(translator: Translator, outcome: Outcome, manifest: Manifest |
             sentence=decision_sentence(translator, found),
             summary=_whole_sentence(translator, found, manifest),
             scale=_scale(translator, found),
-            point_sentence=operating_point_sentence(translator, found.point, threshold_text(translator, found))
+            operating_point_sentence=operating_point_sentence(
+                translator, found.point, threshold_text(translator, found)
+            )
             if found.point
             else "",
-            measured_sentence=performance_sentence(translator, found.point) if found.point else "",
+            performance_sentence=performance_sentence(translator, found.point) if found.point else "",
             performance=performance_of(translator, manifest, found.point, outcome.category),
         )
         for found in sorted(findings, key=lambda found: found is not leading)
@@ -217,8 +219,8 @@ class Table:
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    widths: tuple[float, ...] = ()
-    categories: tuple[tuple[Category, ...], ...] = ()
+    column_widths_mm: tuple[float, ...] = ()
+    cell_categories: tuple[tuple[Category, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if any(len(row) != len(self.columns) for row in self.rows):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from fieldray.domain.finding import Category
 from fieldray.formatting import research_only_notice
 from fieldray.paths import asset_path
-from fieldray.reports.document import Block, Field, FieldList, Paragraph, Scale, Table, replace_undecoded_letters
+from fieldray.reports.document import Block, Field, FieldList, Paragraph, ScoreScale, Table, replace_undecoded_letters
 from fieldray.reports.exporter import PDF_VERSION
 from fieldray.reports.pdf_fonts import (
     FONT_FAMILY,
@@ -169,7 +169,7 @@ class Document(FPDF):
         if table.rows:
             self._room(sum(self._row_height(table, cells) for cells in (table.columns, table.rows[0])))
             self._row(table, table.columns, style="B")
-        for row, categories in zip(table.rows, table.categories or repeat(()), strict=False):
+        for row, categories in zip(table.rows, table.cell_categories or repeat(()), strict=False):
             if self._room(self._row_height(table, row, style="")):
                 self._row(table, table.columns, style="B")
             self._row(table, row, categories=categories)
@@ -274,7 +274,9 @@ class Document(FPDF):
 
     def _row_height(self, table: Table, cells: Sequence[str], *, style: str = "B") -> float:
         self._set(style, 8, TEXT_COLOUR)
-        heights = (self._height(text, width - _APART, 3.8) for text, width in zip(cells, table.widths, strict=True))
+        heights = (
+            self._height(text, width - _APART, 3.8) for text, width in zip(cells, table.column_widths_mm, strict=True)
+        )
         return max(heights) + 1.6
 
     def _row(self, table: Table, cells: Sequence[str], *, style: str = "", categories: Sequence[Category] = ()) -> None:
@@ -287,7 +289,7 @@ class Document(FPDF):
         colours = {index: COLOURS[category] for index, category in enumerate(categories, 4)}
         height, top, left = self._row_height(table, cells, style=style), self.y, MARGIN_MM
         with self._tagged("P"):
-            for index, (text, width) in enumerate(zip(cells, table.widths, strict=True)):
+            for index, (text, width) in enumerate(zip(cells, table.column_widths_mm, strict=True)):
                 self._set(style, 8, colours.get(index, TEXT_COLOUR))
                 self.set_xy(left, top + 0.8)
                 self._lines(width - _APART, 3.8, text)
@@ -315,7 +317,7 @@ class Document(FPDF):
             self.image(data, x=left + (width - wide) / 2, y=top, w=wide, h=high)
         return high
 
-    def draw_scale(self, scale: Scale, *, column: Column) -> None:
+    def draw_scale(self, scale: ScoreScale, *, column: Column) -> None:
         """Draw a score on a scale: the uncertain zone, the threshold in the middle, and a mark at the score."""
         self._room(16)
         (left, width), top = column, self.y + 5
@@ -327,7 +329,7 @@ class Document(FPDF):
             self._scale_text(scale, left, top, width)
         self.set_y(top + 9)
 
-    def _zones(self, scale: Scale, left: float, top: float, width: float) -> None:
+    def _zones(self, scale: ScoreScale, left: float, top: float, width: float) -> None:
         if scale.zone_start is None or scale.zone_end is None:
             self.set_fill_color(*_LINE)
             self.rect(left, top, width, 3.2, style="F")
@@ -340,7 +342,7 @@ class Document(FPDF):
         self.set_line_width(0.4)
         self.line(left + width / 2, top - 0.8, left + width / 2, top + 4)
 
-    def _scale_text(self, scale: Scale, left: float, top: float, width: float) -> None:
+    def _scale_text(self, scale: ScoreScale, left: float, top: float, width: float) -> None:
         self._set("", 7, MUTED_COLOUR)
         for align, text in (
             (Align.L, scale.end_labels[0]),

@@ -223,9 +223,9 @@ def _points(document: Document, findings: Sequence[FindingText]) -> None:
     for finding in findings:
         if len(findings) > 1:
             document.add_paragraph(finding.meaning, style="B", size=8.5, column=_RIGHT)
-        if finding.point_sentence:
-            document.add_paragraph(finding.point_sentence, style="B", size=8.5, column=_RIGHT)
-            document.add_paragraph(finding.measured_sentence, size=_SMALL, colour=MUTED_COLOUR, column=_RIGHT)
+        if finding.operating_point_sentence:
+            document.add_paragraph(finding.operating_point_sentence, style="B", size=8.5, column=_RIGHT)
+            document.add_paragraph(finding.performance_sentence, size=_SMALL, colour=MUTED_COLOUR, column=_RIGHT)
         if finding.performance:
             document.draw_performance(finding.performance, column=_RIGHT)
 

@@ -185,8 +185,8 @@ class Wording:
             title,
             (*headings, text("Verdict of the reader")),
             tuple(row for row, _ in listed),
-            widths=_WIDTHS,
-            categories=tuple((category,) for _, category in listed),
+            column_widths_mm=_WIDTHS,
+            cell_categories=tuple((category,) for _, category in listed),
         )
 
     def _table_of_several(self, title: str, headings: tuple[str, ...]) -> Table:
@@ -205,7 +205,7 @@ class Wording:
             categories.append(tuple(found[one].outcome.category if one in found else "not_assessed" for one in packs))
         widths = (*_WIDTHS_WITH_PACKS, *[(sum(_WIDTHS) - sum(_WIDTHS_WITH_PACKS)) / len(packs)] * len(packs))
         columns = (*headings, *self._headings())
-        return Table(title, columns, tuple(rows), widths=widths, categories=tuple(categories))
+        return Table(title, columns, tuple(rows), column_widths_mm=widths, cell_categories=tuple(categories))
 
     def result_cell(self, result: StoredResult) -> str:
         """Return the result of a pack for an image as the text of one cell of a table."""
