@@ -22,7 +22,7 @@ from fieldray.imaging.reading import decode_image_bytes
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.imaging.whole_file import read_bytes
 from fieldray.reasons import Reason
-from fieldray.reports.exporter import ReportOptions, StoredPack, StoredRun
+from fieldray.reports.exporter import PackOfStoredRun, ReportOptions, StoredRun
 from outcomes import POINT, stored_run
 from phantoms import write_dicom
 
@@ -153,4 +153,4 @@ def run_with(results: Iterable[StoredResult], *, options: ReportOptions | None =
     """Return a run that an exporter can write, with images."""
     made = replace(stored_run(results), pseudonym_key=KEY, read_images=read_here, options=options or ReportOptions())
     of_pack = {name: changes.pop(name) for name in ("counts", "warnings", "manifest") if name in changes}
-    return replace(made, packs=(StoredPack(**of_pack),), **changes)  # type: ignore[arg-type]
+    return replace(made, packs=(PackOfStoredRun(**of_pack),), **changes)  # type: ignore[arg-type]

@@ -425,7 +425,7 @@ def test_saving_asks_for_formats_and_names_patients_only_on_request(more_formats
     assert dialog.ticked_formats() == ("csv", "json", "pdf", "count")
     assert dialog.export_options() == ReportOptions(language="en", names_people=False)
     dialog.comma_box.setChecked(True)
-    assert dialog.export_options().decimal_comma
+    assert dialog.export_options().uses_decimal_comma
     for box in dialog.boxes.values():
         box.setChecked(False)
     assert not dialog.save.isEnabled()
@@ -437,7 +437,7 @@ def test_saving_asks_for_formats_and_names_patients_only_on_request(more_formats
     dialog.accept()
     chosen = desk.window.findChild(QFileDialog)
     chosen.filesSelected.emit(["/out"])
-    named = ReportOptions(language="en", names_people=True, decimal_comma=True)
+    named = ReportOptions(language="en", names_people=True, uses_decimal_comma=True)
     desk.until(lambda: desk.rooms.exported == [(1, Path("/out"), ("pdf",), named)])
     chosen.close()
 

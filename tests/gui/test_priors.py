@@ -483,7 +483,7 @@ def test_reports_get_the_compared_priors(desk: Desk, comparing: ComparisonContro
     assert (record.similarity, len(record.regions), record.not_comparable_reason) == (0.83, 2, None)
     desk.bench.start_export(Path("/out"))
     desk.until(lambda: bool(desk.rooms.exported))
-    assert desk.rooms.exported[0][3].pairs == (record,)
+    assert desk.rooms.exported[0][3].prior_comparisons == (record,)
     comparing.forget_comparisons()
     assert comparing.comparison_records() == ()
 

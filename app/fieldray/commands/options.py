@@ -291,8 +291,8 @@ def report_options(options: argparse.Namespace, settings: Settings, console: Con
     return ReportOptions(
         language="en" if language == "system" else language,
         names_people=options.names,
-        decimal_comma=options.decimal_comma,
-        reader=str(settings["reader"]),
+        uses_decimal_comma=options.decimal_comma,
+        reader_name=str(settings["reader"]),
     )
 
 

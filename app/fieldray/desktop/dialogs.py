@@ -470,8 +470,8 @@ class ExportDialog(QDialog):
         return ReportOptions(
             language=self._translator.language,
             names_people=self.names_box.isChecked(),
-            decimal_comma=self.comma_box.isChecked(),
-            reader=reader,
+            uses_decimal_comma=self.comma_box.isChecked(),
+            reader_name=reader,
         )
 
     def _box(self, exporter: Exporter) -> QCheckBox:

@@ -29,8 +29,8 @@ from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import (
     DEFAULT_REPORT_OPTIONS,
     Exporter,
+    PackOfStoredRun,
     ReportOptions,
-    StoredPack,
     StoredRun,
     default_exporters,
     exporters,
@@ -151,9 +151,9 @@ def _stored(query: HistoryQuery, run: Run, packs: Sequence[Model]) -> StoredRun:
     )
 
 
-def _stored_pack(query: HistoryQuery, run: Run, position: int, manifest: Manifest | None) -> StoredPack:
+def _stored_pack(query: HistoryQuery, run: Run, position: int, manifest: Manifest | None) -> PackOfStoredRun:
     counts = query.category_counts(run.run_id, position=position)
-    return StoredPack(counts=counts, warnings=warnings_of_run(query, run, position, manifest), manifest=manifest)
+    return PackOfStoredRun(counts=counts, warnings=warnings_of_run(query, run, position, manifest), manifest=manifest)
 
 
 def _run_of(query: HistoryQuery, run_id: int, spec: RunSpec | None) -> Run:
@@ -428,9 +428,9 @@ def export_in_child(
         spec=request.spec,
         language=options.language,
         includes_patient_names=options.names_people,
-        decimal_comma=options.decimal_comma,
-        reader=options.reader,
-        pairs=options.pairs,
+        decimal_comma=options.uses_decimal_comma,
+        reader=options.reader_name,
+        pairs=options.prior_comparisons,
         packs=tuple(map(_for_reports, request.packs)),
         settings={row.key: settings[row.key] for row in SETTING_ROWS},
     )
@@ -472,9 +472,9 @@ def _export(order: ExportCall) -> ExportResult:
         options=ReportOptions(
             language=order.language,
             names_people=order.includes_patient_names,
-            decimal_comma=order.decimal_comma,
-            reader=order.reader,
-            pairs=order.pairs,
+            uses_decimal_comma=order.decimal_comma,
+            reader_name=order.reader,
+            prior_comparisons=order.pairs,
         ),
     )
     written = export_run(

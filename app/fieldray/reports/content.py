@@ -32,7 +32,14 @@ from fieldray.domain.lungs import LungFields
 from fieldray.domain.run import Run, StoredResult, SupersededVerdict
 from fieldray.formatting import HasClassNames, category_label, score_digits, threshold_digits
 from fieldray.plain_text import make_visible
-from fieldray.reports.exporter import ReportOptions, StoredPack, StoredRun, hide_names_in_reason, image_alias, uid_alias
+from fieldray.reports.exporter import (
+    PackOfStoredRun,
+    ReportOptions,
+    StoredRun,
+    hide_names_in_reason,
+    image_alias,
+    uid_alias,
+)
 from fieldray.translation import Translator
 
 RESEARCH_ONLY_NOTICE: Final = "Research use only. Not for diagnostic use."
@@ -367,7 +374,7 @@ def monthly_counts_as_json(month: MonthlyCounts) -> str:
 
 def _summary(summary: RunSummary) -> dict[str, Any]:
     named = ReportOptions(names_people=True)
-    packs = tuple(StoredPack(counts=summary.counts) for _ in summary.run.spec.packs)
+    packs = tuple(PackOfStoredRun(counts=summary.counts) for _ in summary.run.spec.packs)
     about, *others = map(
         run_export_facts, StoredRun(run=summary.run, results=(), packs=packs, options=named).split_by_pack()
     )

@@ -56,14 +56,18 @@ class ReportOptions:
 
     language: str = "en"
     names_people: bool = False
-    decimal_comma: bool = False
-    reader: str = ""
-    pairs: tuple[ComparisonRecord, ...] = ()
+    uses_decimal_comma: bool = False
+    reader_name: str = ""
+    prior_comparisons: tuple[ComparisonRecord, ...] = ()
 
     def pairs_with_current(self, outcome: Outcome) -> tuple[ComparisonRecord, ...]:
         """Return the comparisons in `pairs` in which the image of an outcome is the current image."""
         facts, frame = outcome.facts, outcome.ref.frame
-        known = (pair for pair in self.pairs if facts.content_sha256 and pair.current_sha256 == facts.content_sha256)
+        known = (
+            pair
+            for pair in self.prior_comparisons
+            if facts.content_sha256 and pair.current_sha256 == facts.content_sha256
+        )
         return tuple(pair for pair in known if pair.current_frame == frame)
 
 
@@ -97,7 +101,7 @@ def results_without_images(results: Iterable[StoredResult], _side: int) -> Itera
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class StoredPack:
+class PackOfStoredRun:
     """The facts of one pack of a stored run.
 
     counts    number of images by category, according to the pack's results
@@ -133,8 +137,8 @@ class StoredRun:
 
     run: Run
     results: Iterable[StoredResult]
-    packs: tuple[StoredPack, ...] = (StoredPack(),)
-    position: int = 0
+    packs: tuple[PackOfStoredRun, ...] = (PackOfStoredRun(),)
+    pack_position: int = 0
     absent_images: tuple[str, ...] = ()
     superseded_verdicts: tuple[SupersededVerdict, ...] = ()
     options: ReportOptions = DEFAULT_REPORT_OPTIONS
@@ -152,29 +156,29 @@ class StoredRun:
     @property
     def pack(self) -> PackSpec:
         """The pack at `position` in the run."""
-        return self.run.spec.packs[self.position]
+        return self.run.spec.packs[self.pack_position]
 
     @property
     def counts(self) -> Mapping[Category, int]:
         """The number of images in each category, by the results of the pack at `position`."""
-        return self.packs[self.position].counts
+        return self.packs[self.pack_position].counts
 
     @property
     def warnings(self) -> tuple[Reason, ...]:
         """The warnings about the results of the pack at `position` as a whole, not about single images."""
-        return self.packs[self.position].warnings
+        return self.packs[self.pack_position].warnings
 
     @property
     def manifest(self) -> Manifest | None:
         """The manifest of the pack at `position`; None if the pack is no longer installed."""
-        return self.packs[self.position].manifest
+        return self.packs[self.pack_position].manifest
 
     def for_result(self, result: StoredResult) -> StoredRun:
         """Return a copy of this run in which `position` is that of the pack that gave a result.
 
         The properties `pack`, `counts`, `warnings` and `manifest` of the copy then belong to that pack.
         """
-        return self if result.pack_position == self.position else replace(self, position=result.pack_position)
+        return self if result.pack_position == self.pack_position else replace(self, position=result.pack_position)
 
     def split_by_pack(self) -> tuple[StoredRun, ...]:
         """Return one copy of this run for each pack of the run. A copy's `position` is the position of that pack."""

@@ -88,10 +88,10 @@ class Wording:
         self.notice = research_only_notice(self.translator)
         self.legend = self.translator.text("weak"), self.translator.text("strong")
         self.signature = self.translator.text("Name, signature, date")
-        self._of_packs = {stored.position: self}
-        for one in stored.split_by_pack() if stored.position == 0 else ():
-            if one.position:
-                self._of_packs[one.position] = Wording(one)
+        self._of_packs = {stored.pack_position: self}
+        for one in stored.split_by_pack() if stored.pack_position == 0 else ():
+            if one.pack_position:
+                self._of_packs[one.pack_position] = Wording(one)
 
     def for_result(self, result: StoredResult) -> Wording:
         """Return the texts for the pack that gave a result."""
@@ -264,7 +264,7 @@ class Wording:
             "{count} verdicts were given on results that have changed since. The verdicts are in the JSON export.",
             superseded,
         )
-        is_unsigned, is_first = self._pack.trust == "legacy", self._stored.position == 0
+        is_unsigned, is_first = self._pack.trust == "legacy", self._stored.pack_position == 0
         pseudonyms = self.translator.text(
             "Patients have pseudonyms (FR-…). The patients can be identified again only on this computer."
         )
@@ -396,7 +396,7 @@ class Wording:
         return (*filter(None, of_lungs), *(self._reason_text(note, outcome) for note in notes))
 
     def _about_verdict(self, verdict: Verdict | None) -> tuple[Field, ...]:
-        text, reader = self.translator.text, shorten(self._stored.options.reader)
+        text, reader = self.translator.text, shorten(self._stored.options.reader_name)
         given = Field(text("Verdict of the reader"), verdict_line(self.translator, verdict, reader=reader))
         note = shorten(verdict.note, max_letters=_MAX_NOTE_CHARACTERS) if verdict else ""
         return _filled((given, Field(text("Note on the verdict"), note)))

@@ -257,7 +257,7 @@ def test_another_process_writes_the_same_files(tmp_path: Path, database: Path) -
         replace(one, findings=tuple(replace(finding, label=code) for finding in one.findings)) for one in outcomes
     ]
     run_id = keep(database, labelled, spec=spec)
-    options = ReportOptions(language="uk", names_people=True, decimal_comma=True, pairs=pairs)
+    options = ReportOptions(language="uk", names_people=True, uses_decimal_comma=True, prior_comparisons=pairs)
     formats, what = ("csv", "json", "pdf", "sr"), {"spec": spec, "options": options, "packs": (model,)}
     here = export_run(
         ExportRequest(database=database, run_id=run_id, folder=tmp_path / "here", formats=formats, **what),

@@ -13,7 +13,7 @@ from fieldray.reports.content import (
     image_result_values,
     run_export_facts,
 )
-from fieldray.reports.exporter import StoredPack, StoredRun
+from fieldray.reports.exporter import PackOfStoredRun, StoredRun
 from outcomes import POINT, failed, image_ref, refused, run_spec, screened
 
 RUN = Run(run_id=1, spec=run_spec(), state="finished", reason=None, started_s=1.0, ended_s=2.0)
@@ -97,7 +97,7 @@ def test_every_export_row_has_the_same_columns_and_the_notice() -> None:
 
 def test_the_run_part_states_pack_settings_and_version() -> None:
     run = Run(run_id=7, spec=run_spec(), state="finished", reason=None, started_s=0, ended_s=3600)
-    about = run_export_facts(StoredRun(run=run, results=(), packs=(StoredPack(counts={"abnormal": 2}),)))
+    about = run_export_facts(StoredRun(run=run, results=(), packs=(PackOfStoredRun(counts={"abnormal": 2}),)))
     assert about["notice"] == RESEARCH_ONLY_NOTICE
     assert (about["pack"], about["model_sha256"]) == ("tiny-1.0.0", "m" * 64)
     assert about["lungs_pack"] == "lungs-1.0.0 0123456789ab"

@@ -131,7 +131,7 @@ def test_exports_without_names_replace_uids_except_in_dicom(
 ) -> None:
     """An archive finds the patient by UIDs. A UID has the same replacement in all exports, also that of the prior."""
     header, pair = one.ref.header, compared_with(one)
-    path, options = tmp_path / "out", ReportOptions(names_people=is_named, pairs=(pair,))
+    path, options = tmp_path / "out", ReportOptions(names_people=is_named, prior_comparisons=(pair,))
     exporter.write(path, run_with(results_of([one]), options=options))
     (file,) = path.iterdir() if path.is_dir() else [path]
     is_pdf, is_dicom = exporter.name.startswith("pdf"), exporter.name in ("sr", "sc", "seg")

@@ -122,7 +122,7 @@ def test_the_run_document_has_all_its_texts(language: str, one: ScreenedOutcome,
 def test_the_study_document_has_all_its_texts(language: str, one: ScreenedOutcome, tmp_path: Path) -> None:
     person = called(one, "Шевченко^Тарас^Григорович-Довгопол", "UA-2026-000123456789")
     results = results_of([person], verdict=Verdict(choice="disagree", note="тінь ребра", given_s=NOON_S))
-    options = ReportOptions(language=language, names_people=True, reader="Dr Reader")
+    options = ReportOptions(language=language, names_people=True, reader_name="Dr Reader")
     STUDIES.write(tmp_path / "s", run_with(results, options=options))
     text = pdf_text(only(tmp_path / "s"))
     assert b"/Count 1" in only(tmp_path / "s").read_bytes()
@@ -162,7 +162,7 @@ def test_a_prior_image_that_was_compared_is_named(language: str, one: ScreenedOu
         one, similarity=None, regions=(), not_comparable_reason=reason("compare_unlike"), patient_match="unknown"
     )
     pairs = compared_with(one), other, compared_with(one, current="f" * 64)
-    options = ReportOptions(language=language, pairs=pairs)
+    options = ReportOptions(language=language, prior_comparisons=pairs)
     STUDIES.write(tmp_path / "s", run_with(results_of([one]), options=options))
     text = " ".join(pdf_text(only(tmp_path / "s")).split())
     said = {

@@ -119,7 +119,7 @@ def test_no_cell_is_a_formula_however_the_line_is_split(tmp_path: Path, delimite
 
 
 def test_a_table_for_a_country_with_decimal_commas_has_semicolons_and_is_replaced(tmp_path: Path) -> None:
-    path, with_comma = tmp_path / "results.csv", ReportOptions(decimal_comma=True)
+    path, with_comma = tmp_path / "results.csv", ReportOptions(uses_decimal_comma=True)
     write_csv(path, stored_run(results()))
     (plain, *_) = csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines())
     for _ in range(2):

@@ -47,7 +47,7 @@ def write_csv(path: Path, stored: StoredRun) -> None:
     from fieldray.reports.outputs import open_output
 
     with open_output(path, is_own_csv, encoding="utf-8-sig", inputs=stored.screened_paths) as stream:
-        write_rows(stream, EXPORT_COLUMNS, export_rows_of_run(stored), decimal_comma=stored.options.decimal_comma)
+        write_rows(stream, EXPORT_COLUMNS, export_rows_of_run(stored), decimal_comma=stored.options.uses_decimal_comma)
 
 
 def write_rows(
