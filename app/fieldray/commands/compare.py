@@ -52,10 +52,10 @@ def run(options: argparse.Namespace, console: Console) -> int:
     """
     console.is_output_for_program = options.json == "-"
     from fieldray.pipeline.compare import find_single_image, system_comparer_factory
-    from fieldray.reports.images import pair_comparison_as_json, require_pair_files, write_comparison
+    from fieldray.reports.images import pair_comparison_as_json, require_writable_pair_files, write_comparison
 
     inputs = (options.prior, options.current)
-    require_pair_files(options.out, inputs=inputs)
+    require_writable_pair_files(options.out, inputs=inputs)
     settings, _ = load_settings()
     with contextlib.ExitStack() as ends:
         comparer = system_comparer_factory(settings)(ends)
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 def _print(pair: ComparedPair, console: Console) -> None:
     """Print the result of comparing two images, in sentences."""
-    from fieldray.reports.images import pair_notice
+    from fieldray.reports.images import pair_comparison_notice
 
     comparison, print_line = pair.comparison, console.print_line
     console.print_lines(doubt.text for doubt in (() if pair.is_unreadable else pair.warnings))
@@ -90,4 +90,4 @@ def _print(pair: ComparedPair, console: Console) -> None:
             box, what = region.box, "denser" if region.is_denser else "less dense"
             where = f"left {box.left:.0f}, top {box.top:.0f}, {box.width:.0f} x {box.height:.0f}"
             print_line(f"  {what}, {abs(region.strength):.1f} times the noise: {where} px of 512 x 512 px")
-    print_line(pair_notice())
+    print_line(pair_comparison_notice())

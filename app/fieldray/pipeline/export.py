@@ -38,7 +38,7 @@ from fieldray.reports.exporter import (
     pseudonym_key,
     results_without_images,
 )
-from fieldray.reports.images import MapFileNames, overlay_spec, write_class_map, write_lungs, write_overlay
+from fieldray.reports.images import MapFileNames, overlay_spec, write_class_map, write_lung_mask, write_overlay
 from fieldray.settings import SETTING_ROWS, Settings, Value
 from fieldray.store.results import ResultQuery
 from fieldray.store.work_list import HistoryQuery
@@ -321,7 +321,7 @@ def write_heat_maps(
         inputs, pack = tuple(map(Path, run.spec.paths)), pack_of_run(run, pack_in_run.position)
         names = MapFileNames(folder, inputs)
         work = (
-            (names.stem(stored.outcome.ref), stored.outcome)
+            (names.path_without_suffix(stored.outcome.ref), stored.outcome)
             for stored in query.results(pack_in_run.run_id, position=pack_in_run.position)
         )
         write = partial(_write, manifest=manifest, workers=workers, inputs=inputs, lungs_pack=pack.lungs_pack)
@@ -341,7 +341,7 @@ def _write(
     inputs      files and folders of the run, which no output may replace
     lungs_pack  description of the lung-field pack, for the files
     """
-    has_lungs = write_lungs(stem, outcome, inputs=inputs)
+    has_lungs = write_lung_mask(stem, outcome, inputs=inputs)
     if not isinstance(outcome, ScreenedOutcome):
         return has_lungs, False
     write_class_map(stem, outcome, manifest, inputs=inputs, lungs_pack=lungs_pack)

@@ -37,7 +37,7 @@ from fieldray.reports.dicom_instance import (
     image_reference_item,
     new_dicom_object,
 )
-from fieldray.reports.images import has_map, image_as_shown, legend
+from fieldray.reports.images import has_heat_map, heat_map_legend, image_as_shown
 from fieldray.reports.wording import Wording
 
 CAPTURE_SIDE_PX: Final = 1280  # longer side of the image in a capture, in pixels
@@ -154,7 +154,7 @@ def _write_panel(canvas: Image.Image, layout: CaptureLayout, subject: ReportedIm
     top, room = layout.image_height + 12, layout.columns - 2 * _EDGE
     leading = text.findings[0] if text.findings else None
     head = text.class_name if leading is None else f"{text.class_name}   {leading.meaning} {leading.score}"
-    has_legend = has_map(subject.outcome, subject.stored_run.manifest)
+    has_legend = has_heat_map(subject.outcome, subject.stored_run.manifest)
     head_font = _font_for(head, room - 190 * has_legend)
     canvas.paste(_COLOURS.get(text.category, _BRIGHT), (_EDGE, top), _line(head, head_font))
     top += 46
@@ -176,7 +176,7 @@ def _write_panel(canvas: Image.Image, layout: CaptureLayout, subject: ReportedIm
             canvas.paste(_SOFT, (layout.columns - _EDGE - made.width, layout.rows - 33), made)
             break
     if has_legend:
-        canvas.paste(legend(160, 12), (layout.columns - _EDGE - 160, layout.image_height + 26))
+        canvas.paste(heat_map_legend(160, 12), (layout.columns - _EDGE - 160, layout.image_height + 26))
 
 
 def _font_for(head: str, room: int) -> ImageFont.FreeTypeFont:

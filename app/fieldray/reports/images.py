@@ -86,7 +86,7 @@ def image_as_shown(outcome: Outcome, shown: ShownImage, manifest: Manifest | Non
 
 
 @lru_cache(maxsize=4)
-def legend(width: int, height: int) -> Image.Image:
+def heat_map_legend(width: int, height: int) -> Image.Image:
     """Return the colour legend of heat maps, from weak to strong, drawn over middle grey. All images share one legend.
 
     width, height  size of the legend in pixels
@@ -97,7 +97,7 @@ def legend(width: int, height: int) -> Image.Image:
     return under
 
 
-def has_map(outcome: Outcome, manifest: Manifest | None) -> bool:
+def has_heat_map(outcome: Outcome, manifest: Manifest | None) -> bool:
     """Return whether the displayed image of an outcome has a heat map.
 
     manifest  manifest of the pack that gave the outcome; None gives False
@@ -194,7 +194,7 @@ class MapFileNames:
         self._top = _common_path(paths)
         self._taken: set[str] = set()
 
-    def stem(self, ref: ImageRef) -> Path:
+    def path_without_suffix(self, ref: ImageRef) -> Path:
         """Return the path of an image's map files without suffix. No other image gets this path.
 
         Raises StorageProblem if a link leads out of the folder.
@@ -258,7 +258,7 @@ def overlay_spec(rows: int, columns: int) -> InputSpec:
     return InputSpec(height=height, width=width, intensity="as_displayed")
 
 
-def write_lungs(stem: Path, outcome: Outcome, *, inputs: Sequence[Path]) -> bool:
+def write_lung_mask(stem: Path, outcome: Outcome, *, inputs: Sequence[Path]) -> bool:
     """Write the mask of an outcome's lungs as a PNG file, if the outcome has lung fields.
 
     stem    path of the file without suffix
@@ -369,7 +369,7 @@ _SWATCH_PX: Final = 12
 _LINE: Final = 88  # characters that fit below the image
 
 
-def pair_notice() -> str:
+def pair_comparison_notice() -> str:
     """Return the notice on every output of a comparison: research use only, and what a comparison cannot show."""
     return f"{RESEARCH_ONLY_NOTICE} {reason('compare_notice').text}"
 
@@ -384,7 +384,7 @@ def write_comparison(folder: Path, comparison: PairComparison, *, inputs: Sequen
     if comparison.aligned_pair is None or comparison.current is None:
         _remove_previous(folder, inputs=inputs)
         return ()
-    aligned, comment = comparison.aligned_pair, pair_notice()
+    aligned, comment = comparison.aligned_pair, pair_comparison_notice()
     contents = {
         WARPED_PRIOR_NAME: png_bytes(Image.fromarray(aligned.warped_prior), comment=comment),
         OVERLAY_NAME: png_bytes(pair_overlay(comparison.current, aligned), comment=comment),
@@ -395,7 +395,7 @@ def write_comparison(folder: Path, comparison: PairComparison, *, inputs: Sequen
     return tuple(folder / name for name in contents)
 
 
-def require_pair_files(folder: Path, *, inputs: Sequence[Path]) -> None:
+def require_writable_pair_files(folder: Path, *, inputs: Sequence[Path]) -> None:
     """Raise UsageProblem if the outputs of `fieldray compare` cannot be written into a folder.
 
     An output cannot be written if an input, or a file that this command did not write, has the name of the output.
@@ -407,7 +407,7 @@ def require_pair_files(folder: Path, *, inputs: Sequence[Path]) -> None:
 
 
 def _remove_previous(folder: Path, *, inputs: Sequence[Path]) -> None:
-    require_pair_files(folder, inputs=inputs)
+    require_writable_pair_files(folder, inputs=inputs)
     for name in _FILES:
         try:
             (folder / name).unlink(missing_ok=True)
@@ -421,7 +421,7 @@ def pair_comparison_as_json(comparison: PairComparison, *, warnings: Sequence[Re
     warnings  warnings about the comparison, which the text contains
     """
     said = [{"code": doubt.code, "text": doubt.text} for doubt in warnings]
-    values: Mapping[str, Any] = {**comparison_json(comparison), "doubts": said, "notice": pair_notice()}
+    values: Mapping[str, Any] = {**comparison_json(comparison), "doubts": said, "notice": pair_comparison_notice()}
     return json.dumps(values, indent=1) + "\n"
 
 
@@ -448,6 +448,6 @@ def _add_legend(draw: ImageDraw.ImageDraw) -> None:
         left = 6 + number * 220
         draw.rectangle((left, top, left + _SWATCH_PX, top + _SWATCH_PX), fill=colour)
         draw.text((left + _SWATCH_PX + 6, top - 1), text, font=font, fill=(230, 230, 230))
-    caption = f"From {WEAKEST_SHOWN_CHANGE:g} times the noise on. {pair_notice()}"
+    caption = f"From {WEAKEST_SHOWN_CHANGE:g} times the noise on. {pair_comparison_notice()}"
     for line, text in enumerate(textwrap.wrap(caption, _LINE)):
         draw.text((6, top + 18 + 15 * line), text, font=font, fill=(230, 230, 230))

@@ -18,7 +18,7 @@ from fieldray.reasons import Reason
 from fieldray.reports.audit import AuditText
 from fieldray.reports.document import Block, FindingText, ImageText, ShareChart, shorten
 from fieldray.reports.exporter import StoredRun
-from fieldray.reports.images import has_map, image_as_shown, legend, safe_name
+from fieldray.reports.images import has_heat_map, heat_map_legend, image_as_shown, safe_name
 from fieldray.reports.pdf_document import (
     ACCENT_COLOUR,
     COLOURS,
@@ -106,7 +106,7 @@ def _study(images: list[tuple[StoredResult, ShownImage | Reason]], wording: Word
             document.add_page()
         one, of = wording.for_result(result), stored.for_result(result)
         text = one.image_text(result, problem=image if isinstance(image, Reason) else None)
-        ends = wording.legend if has_map(result.outcome, of.manifest) else None
+        ends = wording.legend if has_heat_map(result.outcome, of.manifest) else None
         image_page(document, text, _as_shown(result, image, of), ends)
         if text.prior_fields:
             document.add_heading(wording.translator.text("Compared with a prior image"))
@@ -131,7 +131,7 @@ def _as_shown(result: StoredResult, image: ShownImage | Reason, stored: StoredRu
     shown = (stored.read_preview(result) or _thumbnail(outcome)) if isinstance(image, Reason) else image
     if shown is None:
         return []
-    clean = [Image.fromarray(shown.pixels)] if has_map(outcome, stored.manifest) or lungs_of(outcome) else []
+    clean = [Image.fromarray(shown.pixels)] if has_heat_map(outcome, stored.manifest) or lungs_of(outcome) else []
     return [*clean, image_as_shown(outcome, shown, stored.manifest)]
 
 
@@ -232,7 +232,9 @@ def _points(document: Document, findings: Sequence[FindingText]) -> None:
 
 def _legend(document: Document, ends: tuple[str, str]) -> None:
     top = document.y
-    document.draw_figure(legend(240, 16), alt_text="", left=MARGIN_MM + 18, top=top + 0.6, width=36, height=2.4)
+    document.draw_figure(
+        heat_map_legend(240, 16), alt_text="", left=MARGIN_MM + 18, top=top + 0.6, width=36, height=2.4
+    )
     document.add_paragraph(ends[0], column=Column(MARGIN_MM, 17), size=7.5)
     document.set_y(top)
     document.add_paragraph(ends[1], column=Column(MARGIN_MM + 56, 30), size=7.5)

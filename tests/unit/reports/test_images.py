@@ -25,10 +25,10 @@ from fieldray.reports.images import (
     overlay_spec,
     pair_comparison_as_json,
     pair_overlay,
-    require_pair_files,
+    require_writable_pair_files,
     write_class_map,
     write_comparison,
-    write_lungs,
+    write_lung_mask,
     write_overlay,
 )
 from fieldray.reports.outputs import is_own_report
@@ -50,7 +50,7 @@ def image(**changes: Any) -> ScreenedOutcome:
 
 
 def test_the_mask_has_one_bit_per_pixel_of_the_image(tmp_path: Path) -> None:
-    assert write_lungs(tmp_path / "a.png", image(), inputs=())
+    assert write_lung_mask(tmp_path / "a.png", image(), inputs=())
     with Image.open(tmp_path / "a.png.lungs.png") as found:
         assert (found.mode, found.size) == ("1", (COLUMNS, ROWS))
         mask = np.asarray(found)
@@ -59,7 +59,7 @@ def test_the_mask_has_one_bit_per_pixel_of_the_image(tmp_path: Path) -> None:
 
 def test_without_found_lungs_no_mask_is_written(tmp_path: Path) -> None:
     for outcome in (image(lungs=None), failed()):
-        assert not write_lungs(tmp_path / "a.png", outcome, inputs=())
+        assert not write_lung_mask(tmp_path / "a.png", outcome, inputs=())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -115,7 +115,7 @@ def test_the_overlay_of_a_large_image_is_reduced() -> None:
 
 
 def test_maps_in_a_zip_are_not_screened(tmp_path: Path) -> None:
-    write_lungs(tmp_path / "a.png", image(), inputs=())
+    write_lung_mask(tmp_path / "a.png", image(), inputs=())
     write_class_map(tmp_path / "a.png", image(), tiny_manifest(), inputs=())
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         for path in tmp_path.glob("a.png.*"):
@@ -128,7 +128,7 @@ def test_maps_in_a_zip_are_not_screened(tmp_path: Path) -> None:
 
 def test_maps_replace_earlier_maps_and_no_other_file(tmp_path: Path) -> None:
     for _ in range(2):
-        write_lungs(tmp_path / "a.png", image(), inputs=())
+        write_lung_mask(tmp_path / "a.png", image(), inputs=())
         write_class_map(tmp_path / "a.png", image(), tiny_manifest(), inputs=())
     written = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert sorted(written) == ["a.png.lungs.png", "a.png.map.json", "a.png.map.npy"]
@@ -137,7 +137,7 @@ def test_maps_replace_earlier_maps_and_no_other_file(tmp_path: Path) -> None:
     Image.new("1", (4, 4)).save(tmp_path / "b.png.lungs.png")
     for write in (
         lambda: write_class_map(tmp_path / "b.png", image(), tiny_manifest(), inputs=()),
-        lambda: write_lungs(tmp_path / "b.png", image(), inputs=()),
+        lambda: write_lung_mask(tmp_path / "b.png", image(), inputs=()),
     ):
         with pytest.raises(UsageProblem) as problem:
             write()
@@ -145,9 +145,9 @@ def test_maps_replace_earlier_maps_and_no_other_file(tmp_path: Path) -> None:
 
 
 def test_an_input_file_is_not_replaced_even_if_it_is_an_earlier_map(tmp_path: Path) -> None:
-    write_lungs(tmp_path / "a.png", image(), inputs=())
+    write_lung_mask(tmp_path / "a.png", image(), inputs=())
     with pytest.raises(UsageProblem) as problem:
-        write_lungs(tmp_path / "a.png", image(), inputs=(tmp_path / "a.png.lungs.png",))
+        write_lung_mask(tmp_path / "a.png", image(), inputs=(tmp_path / "a.png.lungs.png",))
     assert problem.value.reason.code == "output_is_input"
 
 
@@ -157,25 +157,30 @@ def test_an_input_file_is_not_replaced_even_if_it_is_an_earlier_map(tmp_path: Pa
 def test_maps_keep_the_folders_of_the_images_and_make_folders_of_zips(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     names, out = MapFileNames(Path("out"), [tmp_path / "in"]), Path("out")
-    assert names.stem(ImageRef(path=tmp_path / "in" / "a.png")) == out / "a.png"
-    assert names.stem(ImageRef(path=tmp_path / "in" / "deep" / "a.png")) == out / "deep" / "a.png"
-    assert names.stem(ImageRef(path=tmp_path / "in" / "b.zip", zip_member="x/a.png")) == out / "b.zip" / "x" / "a.png"
+    assert names.path_without_suffix(ImageRef(path=tmp_path / "in" / "a.png")) == out / "a.png"
+    assert names.path_without_suffix(ImageRef(path=tmp_path / "in" / "deep" / "a.png")) == out / "deep" / "a.png"
+    assert (
+        names.path_without_suffix(ImageRef(path=tmp_path / "in" / "b.zip", zip_member="x/a.png"))
+        == out / "b.zip" / "x" / "a.png"
+    )
     frames = ImageHeader(number_of_frames=2)
-    assert names.stem(ImageRef(path=tmp_path / "in" / "c.dcm", frame=1, header=frames)) == out / "c.dcm#1"
+    assert (
+        names.path_without_suffix(ImageRef(path=tmp_path / "in" / "c.dcm", frame=1, header=frames)) == out / "c.dcm#1"
+    )
 
 
 def test_images_of_one_name_in_several_folders_get_separate_maps(tmp_path: Path) -> None:
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
     names = MapFileNames(Path("out"), [tmp_path / "one", tmp_path / "two"])
-    found = [names.stem(ImageRef(path=tmp_path / folder / "a.png")) for folder in ("one", "two")]
+    found = [names.path_without_suffix(ImageRef(path=tmp_path / folder / "a.png")) for folder in ("one", "two")]
     assert found == [Path("out/one/a.png"), Path("out/two/a.png")]
 
 
 def test_maps_of_a_single_file_are_at_the_top(tmp_path: Path) -> None:
     (tmp_path / "a.png").touch()
     names = MapFileNames(Path("out"), [tmp_path / "a.png"])
-    assert names.stem(ImageRef(path=tmp_path / "a.png")) == Path("out/a.png")
+    assert names.path_without_suffix(ImageRef(path=tmp_path / "a.png")) == Path("out/a.png")
 
 
 @pytest.mark.parametrize(
@@ -194,7 +199,7 @@ def test_maps_of_a_single_file_are_at_the_top(tmp_path: Path) -> None:
 )
 def test_no_name_in_a_zip_file_leaves_the_folder(tmp_path: Path, member: str, name: str) -> None:
     names = MapFileNames(tmp_path / "out", [tmp_path / "b.zip"])
-    stem = names.stem(ImageRef(path=tmp_path / "b.zip", zip_member=member))
+    stem = names.path_without_suffix(ImageRef(path=tmp_path / "b.zip", zip_member=member))
     assert stem == tmp_path / "out" / "b.zip" / name
 
 
@@ -209,16 +214,23 @@ def test_no_link_leads_out_of_the_folder(tmp_path: Path) -> None:
     names = MapFileNames(tmp_path / "named", [tmp_path / "in"])
     for member in ("away/a.png", "away/deep/a.png", "up/a.png"):
         with pytest.raises(StorageProblem) as problem:
-            names.stem(ImageRef(path=tmp_path / "in" / member))
+            names.path_without_suffix(ImageRef(path=tmp_path / "in" / member))
         assert problem.value.reason.code == "not_plain"
-    assert names.stem(ImageRef(path=tmp_path / "in" / "back" / "a.png")) == tmp_path / "named" / "back" / "a.png"
-    assert names.stem(ImageRef(path=tmp_path / "in" / "new" / "a.png")) == tmp_path / "named" / "new" / "a.png"
+    assert (
+        names.path_without_suffix(ImageRef(path=tmp_path / "in" / "back" / "a.png"))
+        == tmp_path / "named" / "back" / "a.png"
+    )
+    assert (
+        names.path_without_suffix(ImageRef(path=tmp_path / "in" / "new" / "a.png"))
+        == tmp_path / "named" / "new" / "a.png"
+    )
 
 
 def test_equal_output_names_get_a_number(tmp_path: Path) -> None:
     names = MapFileNames(Path("out"), [tmp_path / "b.zip"])
     stems = [
-        names.stem(ImageRef(path=tmp_path / "b.zip", zip_member=member)) for member in ("a:.png", "a?.png", "A_.PNG")
+        names.path_without_suffix(ImageRef(path=tmp_path / "b.zip", zip_member=member))
+        for member in ("a:.png", "a?.png", "A_.PNG")
     ]
     assert [stem.name for stem in stems] == ["a_.png", "a_.png~2", "A_.PNG~3"]
 
@@ -227,8 +239,8 @@ def test_equal_output_names_get_a_number(tmp_path: Path) -> None:
 def test_a_name_as_long_as_a_system_allows_leaves_room_for_the_suffix(tmp_path: Path) -> None:
     names = MapFileNames(tmp_path, [tmp_path])
     for letter in ("x", "ї"):  # of one byte and of two
-        stem = names.stem(ImageRef(path=tmp_path / (letter * 251 + ".png")))
-        write_lungs(stem, image(), inputs=())
+        stem = names.path_without_suffix(ImageRef(path=tmp_path / (letter * 251 + ".png")))
+        write_lung_mask(stem, image(), inputs=())
         assert len(stem.name.encode()) == 200
 
 
@@ -250,7 +262,7 @@ def test_a_comparison_writes_three_files_and_a_refused_one_none(tmp_path: Path) 
 def test_a_foreign_file_is_not_replaced_by_a_comparison(tmp_path: Path) -> None:
     Image.new("L", (8, 8)).save(tmp_path / "overlay.png")
     with pytest.raises(UsageProblem):
-        require_pair_files(tmp_path, inputs=())
+        require_writable_pair_files(tmp_path, inputs=())
     with pytest.raises(UsageProblem):
         write_comparison(tmp_path, REFUSED, inputs=())
     assert (tmp_path / "overlay.png").exists()
