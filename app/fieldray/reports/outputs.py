@@ -47,7 +47,7 @@ IsOwnOutput = Callable[[bytes], bool]
 # The kinds of output that this module recognises by their first bytes.
 OutputKind = Literal["lines", "json", "html", "png", "map", "demo", "comparison"]
 _MAP_KINDS: Final[tuple[OutputKind, ...]] = ("png", "map")
-GENERATOR: Final = '<meta name="generator" content="fieldray">'
+HTML_GENERATOR_TAG: Final = '<meta name="generator" content="fieldray">'
 # NumPy's format allows spaces at the end of a header. Only this program fills the header to 512 bytes, as a mark.
 CLASS_MAP_NPY_START: Final = b"\x93NUMPY\x01\x00" + (512 - 10).to_bytes(2, "little") + b"{'descr': '<f4'"
 _HEAD_BYTES: Final = 2**16
@@ -248,7 +248,7 @@ def _is_lines(head: bytes) -> bool:
 _RECOGNISE: Final[Mapping[OutputKind, IsOwnOutput]] = {
     "lines": _is_lines,
     "json": lambda head: head.startswith(_JSON_STARTS),
-    "html": lambda head: GENERATOR.encode() in head,
+    "html": lambda head: HTML_GENERATOR_TAG.encode() in head,
     "png": lambda head: head.startswith(b"\x89PNG") and b"tEXtSoftware\0fieldray" in head[:512],
     "map": lambda head: head.startswith(CLASS_MAP_NPY_START),
     "comparison": lambda head: head.startswith(b'{\n "comparable": ') and b'\n "similarity_before": ' in head,

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from fieldray.domain.metrics import Scores, Truth
 from fieldray.paths import VERSION
-from fieldray.reports.outputs import GENERATOR
+from fieldray.reports.outputs import HTML_GENERATOR_TAG
 from fieldray_adapt.evaluation.figures import PointFigures
 from fieldray_adapt.files import write_atomically
 from fieldray_adapt.run import Run
@@ -109,7 +109,7 @@ def render_page(report: Report) -> bytes:
     kept = Report(title=report.title, intro=report.intro, sections=[own for own in report.sections if own.parts])
     context = {
         "report": kept,
-        "generator": Markup(GENERATOR),
+        "generator": Markup(HTML_GENERATOR_TAG),
         "version": VERSION,
         "number": lambda is_number: Markup(' class="number"') if is_number else "",
     }
