@@ -36,7 +36,7 @@ from fieldray.formatting import (
     format_number,
     view_label,
 )
-from fieldray.reports.pair_wording import comparison_notice, image_interval_text, region_count, region_sentence
+from fieldray.reports.pair_wording import comparison_notice, image_interval_text, region_count_text, region_sentence
 from fieldray.translation import Translator
 
 _MODES: Final = ("side_by_side", "swipe", "blink", "difference")
@@ -175,7 +175,7 @@ class PriorCard(QWidget):
                 kept=alignment.kept_match_count,
                 rejected=alignment.rejected_match_count,
             ),
-            region_count(translator, len(regions)),
+            region_count_text(translator, len(regions)),
             *(region_sentence(translator, region, index) for index, region in enumerate(regions[:_MAX_REGIONS], 1)),
             *([translator.plural("and {count} more", "and {count} more", more)] if more > 0 else []),
         )

@@ -48,7 +48,7 @@ def comparison_notice(translator: Translator) -> str:
     return f"{research} {translator.reason(reason('compare_notice'))}"
 
 
-def region_count(translator: Translator, count: int) -> str:
+def region_count_text(translator: Translator, count: int) -> str:
     """Return a text with the number of regions that differ between two images."""
     return translator.plural(
         "In {count} region, the images differ by more than the noise.",

@@ -67,7 +67,7 @@ from fieldray.reports.document import (
     shorten,
 )
 from fieldray.reports.exporter import StoredRun, header_for_report, hide_names_in_reason, image_alias, uid_alias
-from fieldray.reports.pair_wording import comparison_notice, image_interval_text, region_count, region_sentence
+from fieldray.reports.pair_wording import comparison_notice, image_interval_text, region_count_text, region_sentence
 from fieldray.reports.performance import performance_of
 from fieldray.translation import Translator
 
@@ -425,7 +425,7 @@ class Wording:
         )
         shown = enumerate(pair.regions[:_MAX_REGIONS], 1)
         regions = (region_sentence(self.translator, region, count) + "." for count, region in shown)
-        return " ".join((likeness, region_count(self.translator, len(pair.regions)), *regions))
+        return " ".join((likeness, region_count_text(self.translator, len(pair.regions)), *regions))
 
     def _caption(self, outcome: Outcome, problem: Reason | None) -> str:
         text = self.translator.text
