@@ -56,7 +56,7 @@ TEXT_COLOUR: Final[Colour] = (28, 34, 38)
 MUTED_COLOUR: Final[Colour] = (92, 102, 110)
 _LINE: Final[Colour] = (208, 214, 219)
 ACCENT_COLOUR: Final[Colour] = (0, 92, 122)
-COLOURS: Final[dict[Category, Colour]] = {
+CATEGORY_COLOURS: Final[dict[Category, Colour]] = {
     "read_first": (158, 12, 48),
     "abnormal": (179, 55, 11),
     "unsure": (125, 91, 0),
@@ -80,11 +80,11 @@ for _library in ("fpdf", "fontTools"):  # they log every font
 class Column(NamedTuple):
     """The left edge and the width of a column of text on the page, in mm."""
 
-    left: float
-    width: float
+    left_mm: float
+    width_mm: float
 
 
-WHOLE_WIDTH: Final = Column(MARGIN_MM, TEXT_WIDTH_MM)
+WHOLE_WIDTH_COLUMN: Final = Column(MARGIN_MM, TEXT_WIDTH_MM)
 
 
 class Document(FPDF):
@@ -125,7 +125,7 @@ class Document(FPDF):
 
     # ---- blocks
 
-    def add(self, blocks: Sequence[Block]) -> None:
+    def add_blocks(self, blocks: Sequence[Block]) -> None:
         """Add blocks to the document, one below the other."""
         for block in blocks:
             if isinstance(block, Paragraph):
@@ -157,11 +157,11 @@ class Document(FPDF):
         colour = (
             ACCENT_COLOUR
             if paragraph.role == "notice"
-            else COLOURS[paragraph.category]
+            else CATEGORY_COLOURS[paragraph.category]
             if paragraph.category
             else TEXT_COLOUR
         )
-        self.add_paragraph(paragraph.text, style=style, size=size, colour=colour)
+        self.add_paragraph(paragraph.text, style=style, size_pt=size, colour=colour)
         if paragraph.role == "notice":
             self.ln(1)
 
@@ -176,7 +176,7 @@ class Document(FPDF):
 
     # ---- text
 
-    def add_heading(self, text: str, *, tag: Tag = "H2", size: float = 11) -> None:
+    def add_heading(self, text: str, *, tag: Tag = "H2", size_pt: float = 11) -> None:
         """Add a heading over the whole width. A heading is never the last line of a page.
 
         tag   kind of the element for screen readers
@@ -184,17 +184,17 @@ class Document(FPDF):
         """
         self._room(18)
         self.ln(2.5 if tag == "H2" else 0)
-        self.add_paragraph(text, tag=tag, style="B", size=size)
+        self.add_paragraph(text, tag=tag, style="B", size_pt=size_pt)
         self.ln(0.8)
 
     def add_paragraph(
         self,
         text: str,
         *,
-        column: Column = WHOLE_WIDTH,
+        column: Column = WHOLE_WIDTH_COLUMN,
         tag: Tag = "P",
         style: str = "",
-        size: float = 9,
+        size_pt: float = 9,
         colour: Colour = TEXT_COLOUR,
     ) -> None:
         """Add a text, on the next page if this page has too little space.
@@ -204,14 +204,14 @@ class Document(FPDF):
         style   "B" for bold, "" for plain letters
         size    size of the letters in points
         """
-        height = size * 0.48
-        self._set(style, size, colour)
-        self._room(self._height(text, column.width, height))
+        height = size_pt * 0.48
+        self._set(style, size_pt, colour)
+        self._room(self._height(text, column.width_mm, height))
         with self._tagged(tag):
-            self.set_x(column.left)
-            self._lines(column.width, height, text)
+            self.set_x(column.left_mm)
+            self._lines(column.width_mm, height, text)
 
-    def side_by_side(self, left: Callable[[], None], right: Callable[[], None]) -> None:
+    def draw_side_by_side(self, left: Callable[[], None], right: Callable[[], None]) -> None:
         """Draw two columns side by side. If the left column needs another page, the right column is drawn below it."""
         top, page = self.y, self.page
         left()
@@ -238,7 +238,12 @@ class Document(FPDF):
         self.set_y(self.y + 5)
 
     def add_fields(
-        self, fields: Sequence[Field], *, column: Column = WHOLE_WIDTH, label: float = 38, size: float = 8.5
+        self,
+        fields: Sequence[Field],
+        *,
+        column: Column = WHOLE_WIDTH_COLUMN,
+        label_width_mm: float = 38,
+        size_pt: float = 8.5,
     ) -> None:
         """Add a line with label and value for each field. A value longer than a page continues on the next page.
 
@@ -246,19 +251,19 @@ class Document(FPDF):
         label   width of the labels in mm
         size    size of the letters in points
         """
-        height = size * 0.494
+        height = size_pt * 0.494
         for field in fields:
-            self._set("", size, TEXT_COLOUR)
-            self._room(self._height(field.text, column.width - label, height) + 0.6)
+            self._set("", size_pt, TEXT_COLOUR)
+            self._room(self._height(field.text, column.width_mm - label_width_mm, height) + 0.6)
             top = self.y
             with self._tagged("P"):
-                self._set("", size, MUTED_COLOUR)
-                self.set_x(column.left)
-                self._lines(label - 2, height, field.label)
+                self._set("", size_pt, MUTED_COLOUR)
+                self.set_x(column.left_mm)
+                self._lines(label_width_mm - 2, height, field.label)
                 below = self.y
-                self.set_xy(column.left + label, top)
-                self._set("", size, TEXT_COLOUR)
-                self._lines(column.width - label, height, field.text)
+                self.set_xy(column.left_mm + label_width_mm, top)
+                self._set("", size_pt, TEXT_COLOUR)
+                self._lines(column.width_mm - label_width_mm, height, field.text)
             self.set_y(max(below, self.y) + 0.6)
 
     def _lines(self, width: float, height: float, text: str) -> None:
@@ -286,7 +291,7 @@ class Document(FPDF):
         style       "B" for bold, "" for plain letters
         categories  classes of results whose colours the texts from the fifth column on have
         """
-        colours = {index: COLOURS[category] for index, category in enumerate(categories, 4)}
+        colours = {index: CATEGORY_COLOURS[category] for index, category in enumerate(categories, 4)}
         height, top, left = self._row_height(table, cells, style=style), self.y, MARGIN_MM
         with self._tagged("P"):
             for index, (text, width) in enumerate(zip(cells, table.column_widths_mm, strict=True)):
@@ -357,24 +362,24 @@ class Document(FPDF):
             self.set_xy(min(max(middle - wide / 2, left), left + width - wide), top - 6.4)
             self.cell(wide, 4, scale.zone_label, align=Align.C)
 
-    def draw_performance(self, performance: MeasuredPerformance, *, column: Column = WHOLE_WIDTH) -> None:
+    def draw_performance(self, performance: MeasuredPerformance, *, column: Column = WHOLE_WIDTH_COLUMN) -> None:
         """Draw the measured performance of a class: a sentence, and two bars of 100 images."""
         self.ln(1)
-        self.add_paragraph(performance.sentence, size=9, column=column)
+        self.add_paragraph(performance.sentence, size_pt=9, column=column)
         self.ln(0.8)
-        self.add_paragraph(performance.title, style="B", size=8.5, column=column)
+        self.add_paragraph(performance.title, style="B", size_pt=8.5, column=column)
         for bar in performance.bars:
             self._bar(bar, column)
 
     def _bar(self, bar: Bar, column: Column) -> None:
         """Draw a bar with its title, and below the bar the icon, name and number of each class."""
         self._room(17)
-        self.add_paragraph(bar.title, size=8, column=column)
-        left, top = column.left, self.y + 0.6
+        self.add_paragraph(bar.title, size_pt=8, column=column)
+        left, top = column.left_mm, self.y + 0.6
         with self._tagged("Figure", alt_text=bar.alt_text):
             for part in bar.parts:
-                width = column.width * part.number / 100
-                self.set_fill_color(*COLOURS[part.category])
+                width = column.width_mm * part.number / 100
+                self.set_fill_color(*CATEGORY_COLOURS[part.category])
                 if width:
                     self.rect(left, top, width, 3.2, style="F")
                 left += width
@@ -387,12 +392,12 @@ class Document(FPDF):
         top  upper edge of the first line in mm
         """
         self._set("", 8, TEXT_COLOUR)
-        left = column.left
+        left = column.left_mm
         for part in bar.parts:
             caption = f"{part.class_name} {part.number}"
             width = _SHAPE + _SHAPE_GAP + self.get_string_width(caption)
-            if left > column.left and left + width > column.left + column.width:
-                left, top = column.left, top + _BAR_LINE
+            if left > column.left_mm and left + width > column.left_mm + column.width_mm:
+                left, top = column.left_mm, top + _BAR_LINE
             self._shape(part.category, left, top + (_BAR_LINE - _SHAPE) / 2)
             self.set_xy(left + _SHAPE + _SHAPE_GAP, top)
             self.cell(width, _BAR_LINE, caption)
@@ -424,7 +429,7 @@ class Document(FPDF):
                 "This PDF shows the letters of some scripts separately instead of joined: {names}.",
                 names=", ".join(sorted(self._unjoined)),
             )
-            self.add_paragraph(said, size=7.5, colour=MUTED_COLOUR)
+            self.add_paragraph(said, size_pt=7.5, colour=MUTED_COLOUR)
         for page in self.pages:
             self.page, self.current_font_is_set_on_page = page, False
             with self._artefact():
@@ -508,6 +513,6 @@ class Document(FPDF):
 @functools.cache
 def _shape_of(category: Category) -> bytes:
     """Return the icon of a result class, as shown in the window, as SVG in the colour of the class."""
-    red, green, blue = COLOURS[category]
+    red, green, blue = CATEGORY_COLOURS[category]
     drawing = asset_path(f"icons/classes/{category}.svg").read_text(encoding="utf-8")
     return drawing.replace("currentColor", f"#{red:02x}{green:02x}{blue:02x}").encode()

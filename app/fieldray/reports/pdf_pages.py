@@ -21,7 +21,7 @@ from fieldray.reports.exporter import StoredRun
 from fieldray.reports.images import has_heat_map, heat_map_legend, image_as_shown, safe_name
 from fieldray.reports.pdf_document import (
     ACCENT_COLOUR,
-    COLOURS,
+    CATEGORY_COLOURS,
     MARGIN_MM,
     MUTED_COLOUR,
     TEXT_COLOUR,
@@ -42,12 +42,12 @@ def pdf_of_run(stored: StoredRun) -> bytes:
     table, title = wording.results_table(), wording.translator.text("Results of a screening run")
     made_s = stored.run.ended_s or stored.run.started_s
     document = Document(title, wording.translator, made_s=made_s, running=title)
-    document.add_heading(title, tag="H1", size=17)
-    document.add(wording.run_blocks())
+    document.add_heading(title, tag="H1", size_pt=17)
+    document.add_blocks(wording.run_blocks())
     document.draw_signature_line(wording.signature)  # on the page of the summary, so that it is clear what is signed
     if table.rows:
         document.add_page()
-        document.add((table,))
+        document.add_blocks((table,))
     return document.to_pdf_bytes()
 
 
@@ -58,8 +58,8 @@ def pdf_of_month(title: str, blocks: Sequence[Block], first: datetime.date, tran
     """
     began = datetime.datetime.combine(first, datetime.time(), datetime.UTC)
     document = Document(title, translator, made_s=began.timestamp())
-    document.add_heading(title, tag="H1", size=17)
-    document.add(blocks)
+    document.add_heading(title, tag="H1", size_pt=17)
+    document.add_blocks(blocks)
     return document.to_pdf_bytes()
 
 
@@ -115,9 +115,9 @@ def _study(images: list[tuple[StoredResult, ShownImage | Reason]], wording: Word
             document.draw_signature_line(wording.signature)  # next to the result that is signed
         document.draw_separator()
         pack, made = (*one.pack_fields(), *one.run_fields()), (*text.image_fields, *one.provenance_fields())
-        document.side_by_side(
-            partial(document.add_fields, pack, column=_LEFT, label=22, size=_SMALL),
-            partial(document.add_fields, made, column=_RIGHT, label=22, size=_SMALL),
+        document.draw_side_by_side(
+            partial(document.add_fields, pack, column=_LEFT, label_width_mm=22, size_pt=_SMALL),
+            partial(document.add_fields, made, column=_RIGHT, label_width_mm=22, size_pt=_SMALL),
         )
     return document.to_pdf_bytes()
 
@@ -159,15 +159,15 @@ def image_page(
 
     ends  texts at the two ends of the colour legend, weak and strong; None without a heat map
     """
-    document.add_heading(text.patient or text.title, tag="H1", size=14)
+    document.add_heading(text.patient or text.title, tag="H1", size_pt=14)
     document.draw_separator()
     left = Column(MARGIN_MM, 2 * _IMAGE_WIDTH + 1 if len(images) > 1 else _HALF)
-    right = Column(MARGIN_MM + left.width + _GAP, TEXT_WIDTH_MM - left.width - _GAP)
-    document.side_by_side(
+    right = Column(MARGIN_MM + left.width_mm + _GAP, TEXT_WIDTH_MM - left.width_mm - _GAP)
+    document.draw_side_by_side(
         partial(_figures, document, text, images, ends, column=left), partial(_result, document, text, column=right)
     )
     document.ln(2)
-    document.side_by_side(partial(_known, document, text), partial(_points, document, text.findings))
+    document.draw_side_by_side(partial(_known, document, text), partial(_points, document, text.findings))
 
 
 def _figures(
@@ -180,34 +180,36 @@ def _figures(
     top = below = document.y
     for index, image in enumerate(images):
         alt_text = text.alt_text if image is images[-1] else text.title
-        width = column.width / len(images)
+        width = column.width_mm / len(images)
         left = MARGIN_MM + index * width
         high = document.draw_figure(image, alt_text=alt_text, left=left, top=top, width=width - 1, height=_IMAGE_HEIGHT)
         below = max(below, top + high)
     document.set_y(below + 1.5)
     if images and ends:
         _legend(document, ends)
-    document.add_paragraph(text.caption, column=column, size=7.5, colour=MUTED_COLOUR)
+    document.add_paragraph(text.caption, column=column, size_pt=7.5, colour=MUTED_COLOUR)
 
 
 def _result(document: Document, text: ImageText, *, column: Column) -> None:
-    document.add_paragraph(text.class_name, tag="H2", style="B", size=14, colour=COLOURS[text.category], column=column)
+    document.add_paragraph(
+        text.class_name, tag="H2", style="B", size_pt=14, colour=CATEGORY_COLOURS[text.category], column=column
+    )
     if text.read_first_reason:
-        document.add_paragraph(text.read_first_reason, size=9, column=column)
+        document.add_paragraph(text.read_first_reason, size_pt=9, column=column)
     for finding in text.findings:
         document.ln(1)
-        document.add_paragraph(finding.summary, size=9, column=column)
+        document.add_paragraph(finding.summary, size_pt=9, column=column)
         document.ln(2)
         document.draw_scale(finding.scale, column=column)
     given, *_ = text.verdict_fields
     document.ln(1)
-    document.add_paragraph(f"{given.label}: {given.text}", style="B", size=9, column=column)
+    document.add_paragraph(f"{given.label}: {given.text}", style="B", size_pt=9, column=column)
     if not text.findings:
         _remarks(document, text, column=column)
 
 
 def _known(document: Document, text: ImageText) -> None:
-    document.add_fields((*text.patient_fields, *text.verdict_fields[1:]), column=_LEFT, label=28)
+    document.add_fields((*text.patient_fields, *text.verdict_fields[1:]), column=_LEFT, label_width_mm=28)
     if text.findings:
         _remarks(document, text, column=_LEFT)
 
@@ -215,17 +217,17 @@ def _known(document: Document, text: ImageText) -> None:
 def _remarks(document: Document, text: ImageText, *, column: Column) -> None:
     for remark in text.remarks:
         document.ln(1)
-        document.add_paragraph(remark, size=8.5, column=column)
+        document.add_paragraph(remark, size_pt=8.5, column=column)
 
 
 def _points(document: Document, findings: Sequence[FindingText]) -> None:
     """Draw the measured performance at the operating point of each finding."""
     for finding in findings:
         if len(findings) > 1:
-            document.add_paragraph(finding.meaning, style="B", size=8.5, column=_RIGHT)
+            document.add_paragraph(finding.meaning, style="B", size_pt=8.5, column=_RIGHT)
         if finding.operating_point_sentence:
-            document.add_paragraph(finding.operating_point_sentence, style="B", size=8.5, column=_RIGHT)
-            document.add_paragraph(finding.performance_sentence, size=_SMALL, colour=MUTED_COLOUR, column=_RIGHT)
+            document.add_paragraph(finding.operating_point_sentence, style="B", size_pt=8.5, column=_RIGHT)
+            document.add_paragraph(finding.performance_sentence, size_pt=_SMALL, colour=MUTED_COLOUR, column=_RIGHT)
         if finding.performance:
             document.draw_performance(finding.performance, column=_RIGHT)
 
@@ -235,9 +237,9 @@ def _legend(document: Document, ends: tuple[str, str]) -> None:
     document.draw_figure(
         heat_map_legend(240, 16), alt_text="", left=MARGIN_MM + 18, top=top + 0.6, width=36, height=2.4
     )
-    document.add_paragraph(ends[0], column=Column(MARGIN_MM, 17), size=7.5)
+    document.add_paragraph(ends[0], column=Column(MARGIN_MM, 17), size_pt=7.5)
     document.set_y(top)
-    document.add_paragraph(ends[1], column=Column(MARGIN_MM + 56, 30), size=7.5)
+    document.add_paragraph(ends[1], column=Column(MARGIN_MM + 56, 30), size_pt=7.5)
 
 
 _SIDE: Final = 66.0  # mm
@@ -250,13 +252,13 @@ def pdf_of_audit(audit: AuditText) -> bytes:
     """Return the PDF document of an audit."""
     title = shorten(audit.title)
     document = AuditDocument(title, audit.translator, made_s=audit.report.subject.audited_s)
-    document.add_heading(title, tag="H1", size=17)
-    document.add(audit.blocks_before_charts())
+    document.add_heading(title, tag="H1", size_pt=17)
+    document.add_blocks(audit.blocks_before_charts())
     charts, ticks = audit.charts(), tuple(format_number(audit.translator, tick, digits=1) for tick in _TICKS)
     document.charts(charts[:2], ticks)
     if charts[2:]:
         document.charts(charts[2:], ticks)
-    document.add(audit.blocks_after_charts())
+    document.add_blocks(audit.blocks_after_charts())
     return document.to_pdf_bytes()
 
 
