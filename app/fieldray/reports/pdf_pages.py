@@ -51,12 +51,12 @@ def pdf_of_run(stored: StoredRun) -> bytes:
     return document.to_pdf_bytes()
 
 
-def pdf_of_month(title: str, blocks: Sequence[Block], first: datetime.date, translator: Translator) -> bytes:
+def pdf_of_month(title: str, blocks: Sequence[Block], first_day: datetime.date, translator: Translator) -> bytes:
     """Return the PDF document of the report on a month.
 
     first  the first day of the month
     """
-    began = datetime.datetime.combine(first, datetime.time(), datetime.UTC)
+    began = datetime.datetime.combine(first_day, datetime.time(), datetime.UTC)
     document = Document(title, translator, made_s=began.timestamp())
     document.add_heading(title, tag="H1", size_pt=17)
     document.add_blocks(blocks)
@@ -107,7 +107,7 @@ def _study(images: list[tuple[StoredResult, ShownImage | Reason]], wording: Word
         one, of = wording.for_result(result), stored.for_result(result)
         text = one.image_text(result, problem=image if isinstance(image, Reason) else None)
         ends = wording.legend if has_heat_map(result.outcome, of.manifest) else None
-        image_page(document, text, _as_shown(result, image, of), ends)
+        draw_image_page(document, text, _as_shown(result, image, of), ends)
         if text.prior_fields:
             document.add_heading(wording.translator.text("Compared with a prior image"))
             document.add_fields(text.prior_fields)
@@ -152,8 +152,8 @@ _RIGHT: Final = Column(MARGIN_MM + _HALF + _GAP, _HALF)
 _SMALL: Final = 7.0  # points
 
 
-def image_page(
-    document: Document, text: ImageText, images: Sequence[Image.Image], ends: tuple[str, str] | None
+def draw_image_page(
+    document: Document, text: ImageText, images: Sequence[Image.Image], legend_labels: tuple[str, str] | None
 ) -> None:
     """Draw the page of one image: the image with and without overlay, the result next to it, and explanations below.
 
@@ -164,7 +164,8 @@ def image_page(
     left = Column(MARGIN_MM, 2 * _IMAGE_WIDTH + 1 if len(images) > 1 else _HALF)
     right = Column(MARGIN_MM + left.width_mm + _GAP, TEXT_WIDTH_MM - left.width_mm - _GAP)
     document.draw_side_by_side(
-        partial(_figures, document, text, images, ends, column=left), partial(_result, document, text, column=right)
+        partial(_figures, document, text, images, legend_labels, column=left),
+        partial(_result, document, text, column=right),
     )
     document.ln(2)
     document.draw_side_by_side(partial(_known, document, text), partial(_points, document, text.findings))
@@ -255,9 +256,9 @@ def pdf_of_audit(audit: AuditText) -> bytes:
     document.add_heading(title, tag="H1", size_pt=17)
     document.add_blocks(audit.blocks_before_charts())
     charts, ticks = audit.charts(), tuple(format_number(audit.translator, tick, digits=1) for tick in _TICKS)
-    document.charts(charts[:2], ticks)
+    document.draw_charts(charts[:2], ticks)
     if charts[2:]:
-        document.charts(charts[2:], ticks)
+        document.draw_charts(charts[2:], ticks)
     document.add_blocks(audit.blocks_after_charts())
     return document.to_pdf_bytes()
 
@@ -265,7 +266,7 @@ def pdf_of_audit(audit: AuditText) -> bytes:
 class AuditDocument(Document):
     """A PDF document that can also draw charts. Charts are drawn as lines, not as images."""
 
-    def charts(self, charts: Sequence[ShareChart], ticks: Sequence[str]) -> None:
+    def draw_charts(self, charts: Sequence[ShareChart], ticks: Sequence[str]) -> None:
         """Draw charts side by side, each with a description for screen readers.
 
         ticks  the texts at 0, 0.5 and 1 on both axes, in the document's language
