@@ -12,13 +12,15 @@ from pytestqt.qtbot import QtBot
 from fieldray.desktop.performance_bars import BarStrip, PerformanceBars
 from fieldray.desktop.style import colour
 from fieldray.domain.finding import Category
-from fieldray.reports.performance import Bar, BarPart, MeasuredPerformance
+from fieldray.reports.performance import BarPart, MeasuredPerformance, PerformanceBar
 
-WITH = Bar(
+WITH = PerformanceBar(
     "Per 100 with the finding",
     (BarPart("abnormal", 60, "Flagged"), BarPart("unsure", 40, "Uncertain"), BarPart("normal", 0, "Not flagged")),
 )
-WITHOUT = Bar("Per 100 without the finding", (BarPart("unsure", 25, "Uncertain"), BarPart("normal", 75, "Not flagged")))
+WITHOUT = PerformanceBar(
+    "Per 100 without the finding", (BarPart("unsure", 25, "Uncertain"), BarPart("normal", 75, "Not flagged"))
+)
 PERFORMANCE = MeasuredPerformance(
     sentence="", title="At another hospital", bars=(WITH, WITHOUT), detailed_sentences=("60 of 100 (50 to 70 %)",)
 )

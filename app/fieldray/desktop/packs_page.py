@@ -42,7 +42,7 @@ from fieldray.domain.purpose import intended_patients_sentence, performance_sent
 from fieldray.formatting import format_percent, format_threshold, label_meaning
 from fieldray.packs.naming import PackCandidate
 from fieldray.reasons import reason
-from fieldray.reports.performance import performance_of, performance_of_pack
+from fieldray.reports.performance import class_performance, performance_of_pack
 from fieldray.translation import Translator
 
 _BUTTON_SIDES: Final = 30  # space to the left and right of a button's text
@@ -386,7 +386,7 @@ def description_widgets(
     """
     meanings = ", ".join(label_meaning(translator, entry.code, manifest) for entry in manifest.labels)
     warnings = [split_paragraphs(translator.pack_text(manifest.warnings))] if manifest.warnings else []
-    of_point = performance_of(translator, manifest, point)
+    of_point = class_performance(translator, manifest, point)
     measured = (of_point,) if of_point else performance_of_pack(translator, manifest)
     return [
         label(translator.reason(intended_patients_sentence(manifest.accepted)), role="heading"),

@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from fieldray.desktop.style import Theme, colour, draw_class_icon
 from fieldray.desktop.widgets import column_layout, label, set_tooltip
-from fieldray.reports.performance import Bar, MeasuredPerformance
+from fieldray.reports.performance import MeasuredPerformance, PerformanceBar
 
 _BAR: Final = 14
 _SHAPE: Final = 11
@@ -38,7 +38,7 @@ class BarStrip(QWidget):
     Below the bar are the icon of each class, its number of images and, if there is space, its name.
     """
 
-    def __init__(self, bar: Bar, theme: Theme) -> None:
+    def __init__(self, bar: PerformanceBar, theme: Theme) -> None:
         super().__init__()
         self._bar, self._theme = bar, theme
         self.setAccessibleName(bar.alt_text)
@@ -57,7 +57,7 @@ class BarStrip(QWidget):
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         x = 0.0
         for part in self._bar.parts:
-            width = self.width() * part.number / 100
+            width = self.width() * part.images_per_hundred / 100
             if width:
                 painter.fillRect(QRectF(x, 0, max(width - 1, 1), _BAR), colour(self._theme, part.category))
             x += width
@@ -67,10 +67,10 @@ class BarStrip(QWidget):
     def _paint_numbers(self, painter: QPainter) -> None:
         """Draw icon and number of each class, from left to right."""
         measure, high = self.fontMetrics(), self.fontMetrics().height()
-        captions = [f"{part.class_name} {part.number}" for part in self._bar.parts]
+        captions = [f"{part.class_name} {part.images_per_hundred}" for part in self._bar.parts]
         room = sum(_SHAPE + _GAP + measure.horizontalAdvance(caption) + _BETWEEN for caption in captions)
         if room - _BETWEEN > self.width():
-            captions = [str(part.number) for part in self._bar.parts]
+            captions = [str(part.images_per_hundred) for part in self._bar.parts]
         x, top = 0.0, _BAR + _GAP
         for part, caption in zip(self._bar.parts, captions, strict=True):
             draw_class_icon(painter, part.category, QRectF(x, top + (high - _SHAPE) / 2, _SHAPE, _SHAPE), self._theme)

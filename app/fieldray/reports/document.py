@@ -22,7 +22,7 @@ from fieldray.formatting import (
     threshold_text,
 )
 from fieldray.plain_text import make_visible
-from fieldray.reports.performance import MeasuredPerformance, performance_of
+from fieldray.reports.performance import MeasuredPerformance, class_performance
 from fieldray.translation import Translator
 
 _UNKNOWN: Final = re.compile("\N{REPLACEMENT CHARACTER}(?:[\N{REPLACEMENT CHARACTER}\\s]*\N{REPLACEMENT CHARACTER})?")
@@ -137,7 +137,7 @@ def finding_texts(translator: Translator, outcome: Outcome, manifest: Manifest |
             if found.point
             else "",
             performance_sentence=performance_sentence(translator, found.point) if found.point else "",
-            performance=performance_of(translator, manifest, found.point, outcome.category),
+            performance=class_performance(translator, manifest, found.point, outcome.category),
         )
         for found in sorted(findings, key=lambda found: found is not leading)
     )

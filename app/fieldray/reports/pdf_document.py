@@ -38,7 +38,7 @@ from fieldray.reports.pdf_fonts import (
     unjoined_scripts,
     with_direction_marks,
 )
-from fieldray.reports.performance import Bar, MeasuredPerformance
+from fieldray.reports.performance import MeasuredPerformance, PerformanceBar
 from fieldray.translation import Translator
 
 if TYPE_CHECKING:
@@ -371,14 +371,14 @@ class Document(FPDF):
         for bar in performance.bars:
             self._bar(bar, column)
 
-    def _bar(self, bar: Bar, column: Column) -> None:
+    def _bar(self, bar: PerformanceBar, column: Column) -> None:
         """Draw a bar with its title, and below the bar the icon, name and number of each class."""
         self._room(17)
         self.add_paragraph(bar.title, size_pt=8, column=column)
         left, top = column.left_mm, self.y + 0.6
         with self._tagged("Figure", alt_text=bar.alt_text):
             for part in bar.parts:
-                width = column.width_mm * part.number / 100
+                width = column.width_mm * part.images_per_hundred / 100
                 self.set_fill_color(*CATEGORY_COLOURS[part.category])
                 if width:
                     self.rect(left, top, width, 3.2, style="F")
@@ -386,7 +386,7 @@ class Document(FPDF):
             self._bar_numbers(bar, column, top + 4)
         self.ln(0.8)
 
-    def _bar_numbers(self, bar: Bar, column: Column, top: float) -> None:
+    def _bar_numbers(self, bar: PerformanceBar, column: Column, top: float) -> None:
         """Draw icon, name and number of each class of a bar, side by side, in as many lines as needed.
 
         top  upper edge of the first line in mm
@@ -394,7 +394,7 @@ class Document(FPDF):
         self._set("", 8, TEXT_COLOUR)
         left = column.left_mm
         for part in bar.parts:
-            caption = f"{part.class_name} {part.number}"
+            caption = f"{part.class_name} {part.images_per_hundred}"
             width = _SHAPE + _SHAPE_GAP + self.get_string_width(caption)
             if left > column.left_mm and left + width > column.left_mm + column.width_mm:
                 left, top = column.left_mm, top + _BAR_LINE

@@ -21,12 +21,12 @@ class BarPart:
     """A part of a bar: one class, with its name and the number of images, of 100, in the class."""
 
     category: Category
-    number: int
+    images_per_hundred: int
     class_name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class PerformanceBar:
     """A bar that shows 100 images. The numbers of its parts add up to 100."""
 
     title: str
@@ -35,7 +35,7 @@ class Bar:
     @property
     def alt_text(self) -> str:
         """The content of the bar in words, for screen readers."""
-        return f"{self.title}: " + ", ".join(f"{part.class_name} {part.number}" for part in self.parts)
+        return f"{self.title}: " + ", ".join(f"{part.class_name} {part.images_per_hundred}" for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class MeasuredPerformance:
 
     sentence: str
     title: str
-    bars: tuple[Bar, ...]
+    bars: tuple[PerformanceBar, ...]
     detailed_sentences: tuple[str, ...]
 
     @property
@@ -59,7 +59,7 @@ class MeasuredPerformance:
         return self.sentence, *(bar.alt_text for bar in self.bars)
 
 
-def performance_of(
+def class_performance(
     translator: Translator, manifest: Manifest | None, point: OperatingPoint | None, category: Category | None = None
 ) -> MeasuredPerformance | None:
     """Return the performance of a class at a pack's operating point.
@@ -88,7 +88,7 @@ def performance_of(
     )
 
 
-def _bar(translator: Translator, classes: ClassDistribution, truth: bool, manifest: Manifest | None) -> Bar:
+def _bar(translator: Translator, classes: ClassDistribution, truth: bool, manifest: Manifest | None) -> PerformanceBar:
     shares, text = classes.shares_by_truth[truth], translator.text
     count = next(iter(shares.values())).of
     title = (
@@ -102,7 +102,7 @@ def _bar(translator: Translator, classes: ClassDistribution, truth: bool, manife
         for category in shares
         if category not in ("refused", "failed") or numbers[category]
     )
-    return Bar(title, tuple(parts))
+    return PerformanceBar(title, tuple(parts))
 
 
 def _sentence(translator: Translator, measured: Mapping[bool, ClassDistribution], category: Category | None) -> str:
@@ -203,5 +203,5 @@ def _flagged(numbers: Mapping[Category, int]) -> int:
 def performance_of_pack(translator: Translator, manifest: Manifest) -> tuple[MeasuredPerformance, ...]:
     """Return the measured performance of a pack: for each of its labels, at the label's first operating point."""
     points = (manifest.point(label.code) for label in manifest.labels)
-    found = (performance_of(translator, manifest, point) for point in points)
+    found = (class_performance(translator, manifest, point) for point in points)
     return tuple(one for one in found if one is not None)

@@ -68,7 +68,7 @@ from fieldray.reports.document import (
 )
 from fieldray.reports.exporter import StoredRun, header_for_report, hide_names_in_reason, image_alias, uid_alias
 from fieldray.reports.pair_wording import comparison_notice, image_interval_text, region_count_text, region_sentence
-from fieldray.reports.performance import performance_of
+from fieldray.reports.performance import class_performance
 from fieldray.translation import Translator
 
 _MAX_NOTE_CHARACTERS: Final = 2000
@@ -280,7 +280,7 @@ class Wording:
         meaning = label_meaning(self.translator, point.label, self._stored.manifest)
         named = operating_point_sentence(self.translator, point, format_threshold(self.translator, point.threshold))
         yield Paragraph(f"{meaning}. {named}", "lead")
-        if performance := performance_of(self.translator, self._stored.manifest, point):
+        if performance := class_performance(self.translator, self._stored.manifest, point):
             yield performance
         yield Paragraph(performance_sentence(self.translator, point))
 

@@ -35,7 +35,7 @@ from fieldray.reports.pdf_fonts import (
     escape_missing_letters,
     standard_fonts,
 )
-from fieldray.reports.performance import Bar, BarPart, MeasuredPerformance
+from fieldray.reports.performance import BarPart, MeasuredPerformance, PerformanceBar
 from fieldray.reports.wording import Wording
 from fieldray.translation import Translator
 from outcomes import failed, image_ref, refused
@@ -326,7 +326,10 @@ def test_two_classes_of_a_bar_differ_by_shape_and_word(categories: tuple[Categor
         made = document()
         made.draw_performance(
             MeasuredPerformance(
-                sentence="s", title="t", bars=(Bar("b", (BarPart(category, 0, "w"),)),), detailed_sentences=()
+                sentence="s",
+                title="t",
+                bars=(PerformanceBar("b", (BarPart(category, 0, "w"),)),),
+                detailed_sentences=(),
             )
         )
         (page,) = streams(made.to_pdf_bytes())
@@ -342,7 +345,7 @@ def test_class_names_of_a_bar_wrap_within_their_column(tmp_path: Path) -> None:
     made = document()
     parts = tuple(BarPart("abnormal", 25, f"{letter * 30}") for letter in "abcd")
     made.draw_performance(
-        MeasuredPerformance(sentence="s", title="t", bars=(Bar("bar", parts),), detailed_sentences=()),
+        MeasuredPerformance(sentence="s", title="t", bars=(PerformanceBar("bar", parts),), detailed_sentences=()),
         column=Column(16, 70),
     )
     (tmp_path / "a.pdf").write_bytes(made.to_pdf_bytes())

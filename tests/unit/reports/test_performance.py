@@ -11,7 +11,7 @@ import shipped_packs
 from fieldray.domain.model import Manifest
 from fieldray.packs.manifest import domain_manifest
 from fieldray.packs.verified import read_verified_manifest
-from fieldray.reports.performance import performance_of, performance_of_pack
+from fieldray.reports.performance import class_performance, performance_of_pack
 from fieldray.translation import Translator
 from packs_factory import manifest as made_manifest
 
@@ -71,13 +71,13 @@ def measured(**parts: object) -> Manifest:
 )
 def test_errors_of_a_class_are_stated_for_another_hospital_first(category: str, said: str) -> None:
     pack = measured(test=OWN, external_test=ELSEWHERE)
-    found = performance_of(ENGLISH, pack, pack.operating_points[0], category)  # type: ignore[arg-type]
+    found = class_performance(ENGLISH, pack, pack.operating_points[0], category)  # type: ignore[arg-type]
     assert found is not None and (found.sentence, found.title) == (said, "At another hospital")
 
 
 def test_a_missing_external_test_is_stated_in_place_of_the_figures() -> None:
     pack = measured(test=OWN)
-    found = performance_of(ENGLISH, pack, pack.operating_points[0], "normal")
+    found = class_performance(ENGLISH, pack, pack.operating_points[0], "normal")
     assert found is not None
     assert found.sentence == (
         "The pack was not fully tested at another hospital. "
@@ -91,7 +91,7 @@ def test_the_summary_of_a_pack_has_detected_missed_and_uncertain() -> None:
     assert found.sentence.startswith(
         "At another hospital the pack detects 25 of 100 images with the finding, misses 8 and is uncertain about 67. "
     )
-    assert [sum(part.number for part in bar.parts) for bar in found.bars] == [100, 100]
+    assert [sum(part.images_per_hundred for part in bar.parts) for bar in found.bars] == [100, 100]
     assert [bar.title for bar in found.bars] == [
         "Results per 100 images with the finding (measured on 36 images)",
         "Results per 100 images without the finding (measured on 59 images)",
@@ -101,8 +101,8 @@ def test_the_summary_of_a_pack_has_detected_missed_and_uncertain() -> None:
 
 def test_without_class_counts_no_performance_is_stated() -> None:
     pack = measured()
-    assert performance_of(ENGLISH, pack, pack.operating_points[0]) is None
-    assert performance_of(ENGLISH, None, pack.operating_points[0]) is None
+    assert class_performance(ENGLISH, pack, pack.operating_points[0]) is None
+    assert class_performance(ENGLISH, None, pack.operating_points[0]) is None
     assert performance_of_pack(ENGLISH, pack) == ()
 
 
