@@ -77,7 +77,7 @@ def pdfs_of_studies(stored: StoredRun) -> Iterator[tuple[str, bytes]]:
     images = stored.read_images(all_results, _IMAGE_SIDE)
     taken = set[str]()
     for study in results.values():
-        name = _free_name(wording.study_name(study[0].outcome.ref), taken)
+        name = _free_name(wording.study_patient_and_day(study[0].outcome.ref), taken)
         yield f"{name}.pdf", _study(list(itertools.islice(images, len(study))), wording, stored)
 
 

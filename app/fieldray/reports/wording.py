@@ -117,9 +117,9 @@ class Wording:
 
     def _headings(self) -> list[str]:
         """Return a heading for each pack, which tells the packs apart."""
-        return pack_headings([one.pack_names() for one in self._of_packs.values()])
+        return pack_headings([one.pack_name_and_id() for one in self._of_packs.values()])
 
-    def pack_names(self) -> tuple[str, str]:
+    def pack_name_and_id(self) -> tuple[str, str]:
         """Return the name of the pack for a person, and the pack's id with version.
 
         If the pack is no longer installed, the id with version is also the name.
@@ -328,7 +328,7 @@ class Wording:
         """Return the line about the patient at the top of each page of a study's document."""
         return self._person(header_for_report(ref, self._stored))
 
-    def study_name(self, ref: ImageRef) -> tuple[str, str]:
+    def study_patient_and_day(self, ref: ImageRef) -> tuple[str, str]:
         """Return patient and day of a study, from which the name of the study's document is made.
 
         The days sort in order of time, because the year comes first.
