@@ -140,7 +140,7 @@ def test_requests_wait_until_the_services_are_open(background: BackgroundTasks, 
         )
     background.run(lambda: "at once", channel="b", done=got.append, failed=refuse)
     qtbot.waitUntil(lambda: got == ["at once"])
-    background.open("services")  # type: ignore[arg-type]
+    background.set_services("services")  # type: ignore[arg-type]
     qtbot.waitUntil(lambda: got == ["at once", ("services", 0), ("services", 1)])
 
 

@@ -55,7 +55,7 @@ class StoredList:
         self.switches.by_patient = False
         self.words = Translator("en", lambda: self.switches.hide_patient)
         self.model = WorkListModel(self.words, self.background, self.verdicts, self.switches)
-        self.background.open(SimpleNamespace(history=History(path)))  # type: ignore[arg-type]
+        self.background.set_services(SimpleNamespace(history=History(path)))  # type: ignore[arg-type]
         self.store = ResultStore(path)
         self.run_id = 0
         self.begin()

@@ -62,7 +62,7 @@ class BackgroundTasks(QObject):
         """The services that `run_with_services` passes to tasks; None until the services are open."""
         return self._opened.result() if self._opened.done() and not self._is_closed else None
 
-    def open(self, services: Services) -> None:
+    def set_services(self, services: Services) -> None:
         """Pass the opened services to the tasks that wait in `run_with_services`, which then begin."""
         self._opened.set_result(services)
 

@@ -159,7 +159,7 @@ class Controller(QObject):
         return services
 
     def _opened(self, services: Services) -> None:
-        self.background.open(services)
+        self.background.set_services(services)
         self._is_opening = False
         self._go_on_closing()
         if not self._is_closing:
