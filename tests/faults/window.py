@@ -66,7 +66,7 @@ class WindowFrontEnd(QObject):
         self._over.connect(self._end_run)
         self._broken.connect(_qt().quit)
         self._thread = threading.Thread(target=self._go, name="fault-run")
-        self.application.controller.ready.connect(self._thread.start)
+        self.application.controller.services_opened.connect(self._thread.start)
 
     # ---- called by the fault run, in its threads
 

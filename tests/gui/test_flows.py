@@ -129,7 +129,7 @@ def test_a_failure_is_dismissed_when_the_same_folder_is_screened_again(desk: Des
     desk.rooms.publish(RunChanged(run_id=1, state="failed", reason=reason("disk_full", path="/data")))
     desk.until_shown("The disk is full")
     assert "The run failed" in desk.window.toolbar.progress_text.text()
-    desk.bench.start()
+    desk.bench.start_run()
     desk.until(lambda: len(desk.rooms.session.started_with) == 2 and "The disk is full" not in desk.notices)
 
 
@@ -156,7 +156,7 @@ def test_files_lost_with_their_drive_are_reported_until_they_are_screened(desk: 
         desk.rooms.publish(done(row_id, lost))
     desk.finish()
     desk.until_shown("Files that could not be read: 2. If the files are on a drive, connect the drive and press Start")
-    desk.bench.start()
+    desk.bench.start_run()
     desk.until(lambda: "could not be read" not in desk.notices)
 
 

@@ -60,7 +60,7 @@ def test_speed_and_load_are_drawn_during_a_run_and_cleared_for_the_next(desk: De
     desk.bench.computer_load.add_speed(Speed(cpu_percent=40.0, memory_mb=300.0))
     desk.until(lambda: "images per second" not in page.load.text())
     desk.finish()
-    desk.bench.start()
+    desk.bench.start_run()
     desk.until(lambda: desk.bench.computer_load.samples == [])
 
 

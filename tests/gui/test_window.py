@@ -358,11 +358,11 @@ def test_a_service_that_fails_to_close_keeps_no_other_open(desk: Desk, monkeypat
 
 def test_services_are_opened_once_and_never_after_closing(begin: Begin, qtbot: QtBot, rooms: FakeRooms) -> None:
     with begin() as desk:
-        desk.bench.open()
-        desk.bench.open()
+        desk.bench.open_services()
+        desk.bench.open_services()
         desk.bench.close()
         desk.until(lambda: desk.ended)
-        desk.bench.open()
+        desk.bench.open_services()
         qtbot.wait(20)
     assert rooms.opened == 1 and rooms.session is not None and rooms.session.is_closed
 
@@ -587,7 +587,7 @@ def test_a_notification_at_the_end_of_a_run_names_no_patient(begin: Begin, rooms
         elsewhere.show()
         elsewhere.activateWindow()
         desk.until(elsewhere.isActiveWindow)
-        desk.bench.start()
+        desk.bench.start_run()
         desk.until(lambda: len(rooms.session.batches) == 2)
         desk.until_listed(4)
         with ResultStore(rooms.database) as store:  # the state that came last is announced as well
@@ -595,7 +595,7 @@ def test_a_notification_at_the_end_of_a_run_names_no_patient(begin: Begin, rooms
         desk.finish()
         desk.until(lambda: messages)
         assert messages == [("The run has ended", "Flagged: 3, Uncertain: 1, Not flagged: 1")]
-        desk.bench.start()
+        desk.bench.start_run()
         desk.until(lambda: len(rooms.session.batches) == 3 and desk.bench.screening.can_stop)
         desk.bench.screening.stop()  # no notification to the person who stopped the run
         desk.until(lambda: not desk.bench.screening.is_busy)

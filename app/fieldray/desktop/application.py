@@ -95,17 +95,17 @@ class Application(QObject):
         self.window: MainWindow | None = None
         self._signal_end = notify_run_end
         self._has_ended = False
-        self.controller.ended.connect(partial(setattr, self, "_has_ended", True))
+        self.controller.run_ended.connect(partial(setattr, self, "_has_ended", True))
         for news in (self.controller.rows.changed, self.controller.screening.started):
             news.connect(self._tell_end)
-        self._crashed.connect(self.controller.report_bug, Qt.ConnectionType.QueuedConnection)
+        self._crashed.connect(self.controller.show_unexpected_error, Qt.ConnectionType.QueuedConnection)
         self.controller.closed.connect(self._end)
         QGuiApplication.styleHints().colorSchemeChanged.connect(self._system_theme_changed)
 
     def show(self) -> None:
         """Build and show the window, then open the services of the program in the background."""
         self._build()
-        QTimer.singleShot(0, self.controller.open)
+        QTimer.singleShot(0, self.controller.open_services)
 
     def show_settings_problems(self, problems: Sequence[Reason]) -> None:
         """Show the problems that were found while reading the settings file."""
@@ -277,7 +277,7 @@ def shorten_switch_interval(application: Application) -> None:
     sys.setswitchinterval(_SWITCH_S)
     # A full garbage collection stops every thread. Objects made by the start are excluded. Full collections run in
     # idle moments, and rarely in a long run.
-    application.controller.ready.connect(gc.freeze)
+    application.controller.services_opened.connect(gc.freeze)
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, _RARELY)
     application.controller.screening.idle.connect(gc.collect)

@@ -74,10 +74,10 @@ class Controller(QObject):
     Call all methods in the window's thread.
     """
 
-    ready = Signal()
+    services_opened = Signal()
     speed_measured = Signal(object)
-    folders_changed = Signal()
-    ended = Signal()  # a run ended that nobody stopped
+    recent_folders_changed = Signal()
+    run_ended = Signal()  # a run ended that nobody stopped
     backends_changed = Signal()
     closed = Signal()
 
@@ -143,7 +143,7 @@ class Controller(QObject):
 
     # ---- opening and closing
 
-    def open(self) -> None:
+    def open_services(self) -> None:
         """Open the services of the program in the background."""
         if self._is_opening or self._is_closing:
             return
@@ -164,12 +164,12 @@ class Controller(QObject):
         self._go_on_closing()
         if not self._is_closing:
             self.packs.find_packs()
-            self.ready.emit()
+            self.services_opened.emit()
 
     def _not_opened(self, error: FieldrayError) -> None:
         self._is_opening = False
         self._go_on_closing()
-        self.notice_board.post_error("open", error, action=Action(lambda t: t.text("Try again"), self.open))
+        self.notice_board.post_error("open", error, action=Action(lambda t: t.text("Try again"), self.open_services))
 
     def close(self) -> None:
         """Cancel running work, and close the services in the background, after they have been opened completely.
@@ -350,7 +350,7 @@ class Controller(QObject):
                 lost = reason("files_lost", count=self._lost_files)
                 self.notice_board.post_reason(f"{RUN_NOTICE_PREFIX}files_lost", lost)
         if event.state in ("finished", "failed"):
-            self.ended.emit()
+            self.run_ended.emit()
 
     def _run_started(self) -> None:
         self.rows.open(None)
@@ -377,7 +377,7 @@ class Controller(QObject):
         """Add folders to the recently opened folders. Without arguments, forget all recently opened folders."""
         self.settings.remember_folders(opened)
         self.save_settings()
-        self.folders_changed.emit()
+        self.recent_folders_changed.emit()
 
     def _list_run(self, event: RunChanged) -> None:
         """Show the list of the current run after an event of the run. A new run gets a new list."""
@@ -510,7 +510,7 @@ class Controller(QObject):
 
     # ---- commands
 
-    def start(self) -> None:
+    def start_run(self) -> None:
         """Start a run over the chosen folders, or over the folders of the visible work list."""
         self.judging.save_typed_note()
         self.screening.start(listed=self.rows.total_images())
@@ -561,7 +561,7 @@ class Controller(QObject):
         """Write the settings file in a background thread."""
         self.background.run(self.settings.save, channel="settings")
 
-    def report_bug(self, error: BaseException) -> None:
+    def show_unexpected_error(self, error: BaseException) -> None:
         """Log an unexpected exception, and show a message about it in the window."""
         log.error("unexpected", exc_info=(type(error), error, error.__traceback__))
         why = reason("internal", detail=type(error).__name__)

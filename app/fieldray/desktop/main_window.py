@@ -199,7 +199,7 @@ class MainWindow(QMainWindow):
             "open_folder": partial(self._open, text("Open a folder"), QFileDialog.FileMode.Directory),
             "open_files": partial(self._open, text("Open files"), QFileDialog.FileMode.ExistingFiles),
             "watch": partial(self._open, text("Watch a folder"), QFileDialog.FileMode.Directory, watches=True),
-            "start": self._bench.start,
+            "start": self._bench.start_run,
             "pause": run.pause_or_resume,
             "stop": run.stop,
             "packs": lambda: self._toggle(self.packs_page),

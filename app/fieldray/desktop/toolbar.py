@@ -91,7 +91,7 @@ class Toolbar(QWidget):
         self.backend_chip = self._button("processor", "", actions["status"])
         self.menu_button = self._menu_button(actions)
         self._lay_out()
-        for signal in (controller.screening.changed, controller.screening.question_changed, controller.ready):
+        for signal in (controller.screening.changed, controller.screening.question_changed, controller.services_opened):
             signal.connect(self.refresh_run)
         for signal in (controller.packs.packs_listed, controller.packs.model_changed):
             signal.connect(self.refresh_pack)

@@ -75,7 +75,7 @@ class Welcome(QWidget):
             packs.packs_listed,
             packs.model_changed,
             controller.screening.question_changed,
-            controller.folders_changed,
+            controller.recent_folders_changed,
         ):
             signal.connect(self.refresh)
         self.refresh()
