@@ -92,7 +92,7 @@ def lay_out_dialog(dialog: QDialog, page: QWidget, buttons: QWidget) -> None:
     fit_dialog(dialog, _WIDTH, max(high, page.sizeHint().height()) + around)
 
 
-def make_title_list(lines: Sequence[str], *, named: str) -> QListWidget:
+def make_title_list(lines: Sequence[str], *, accessible_name: str) -> QListWidget:
     """Make a list of titles. A click on a title shows the content next to the list.
 
     named  name of the list for screen readers
@@ -101,7 +101,7 @@ def make_title_list(lines: Sequence[str], *, named: str) -> QListWidget:
     made.setSpacing(3)
     made.setWordWrap(True)
     made.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-    made.setAccessibleName(named)
+    made.setAccessibleName(accessible_name)
     made.addItems(lines)
     return made
 
@@ -206,7 +206,7 @@ class LicencesDialog(QDialog):
         self.setWindowTitle(translator.text("Licences"))
         fit_dialog(self, 920, 620)
         names = [without_markup(f"{part.name} {part.version}".strip(), part.licence) for part in listed.parts]
-        self.list = make_title_list(names, named=translator.text("Licences"))
+        self.list = make_title_list(names, accessible_name=translator.text("Licences"))
         self.text = QPlainTextEdit()
         self.text.setReadOnly(True)
         self.text.setAccessibleName(translator.text("Text of the licence"))
@@ -265,7 +265,7 @@ class DocumentDialog(QDialog):
         self.page.setAccessibleName(title)
         headings = self.page.headings()
         self.contents = make_title_list(
-            [without_markup(heading) for heading, _ in headings], named=translator.text("Contents")
+            [without_markup(heading) for heading, _ in headings], accessible_name=translator.text("Contents")
         )
         self.contents.currentRowChanged.connect(lambda row: self.page.show_position(headings[row][1]))
         self.search = search_field(translator.text("Search"))
