@@ -65,7 +65,7 @@ def select_runs(page: HistoryPage, *run_ids: int) -> None:
     for row, found in enumerate(page._listed):
         if found.run.run_id in run_ids:
             page.table.selectRow(row)
-    assert sorted(page.selected_runs()) == sorted(run_ids)
+    assert sorted(page.selected_run_ids()) == sorted(run_ids)
 
 
 def open_run(desk: Desk, page: HistoryPage, run_id: int) -> None:

@@ -107,13 +107,15 @@ class HistoryPage(Page):
     def _make_buttons(self) -> QHBoxLayout:
         text = self._translator.text
         self.open_button = push_button(text("Open"), self._open, role="primary")
-        self.compare_button = push_button(text("Compare two runs"), lambda: self._runs.compare(*self.selected_runs()))
+        self.compare_button = push_button(
+            text("Compare two runs"), lambda: self._runs.compare(*self.selected_run_ids())
+        )
         self.export_button = push_button(
             text("Save the results…"),
-            lambda: self.export_requested.emit(self.selected_runs()[0]),
+            lambda: self.export_requested.emit(self.selected_run_ids()[0]),
             icon=icon("export", self._theme),
         )
-        self.delete_button = push_button(text("Delete…"), lambda: self._runs.plan_deletion(self.selected_runs()))
+        self.delete_button = push_button(text("Delete…"), lambda: self._runs.plan_deletion(self.selected_run_ids()))
         self.patient_button = push_button(text("Delete the results of a patient…"), self._ask_patient)
         self.month_button = push_button(text("Monthly report"))
         self.month_button.setMenu(self._make_months())
@@ -170,7 +172,7 @@ class HistoryPage(Page):
 
     # ---- commands of a person
 
-    def selected_runs(self) -> list[int]:
+    def selected_run_ids(self) -> list[int]:
         """Return the ids of the runs that are selected in the table."""
         rows = {index.row() for index in self.table.selectionModel().selectedRows()}
         return [self._listed[row].run.run_id for row in sorted(rows)]
@@ -187,7 +189,7 @@ class HistoryPage(Page):
         )
 
     def _open(self) -> None:
-        chosen = self.selected_runs()
+        chosen = self.selected_run_ids()
         if len(chosen) == 1 and self._runs.can_begin:
             self._runs.open(chosen[0])
 
@@ -246,7 +248,7 @@ class HistoryPage(Page):
         self._refresh_buttons()
 
     def _relist(self, summaries: tuple[RunSummary, ...]) -> None:
-        chosen = self.selected_runs()
+        chosen = self.selected_run_ids()
         self._listed = summaries
         before, self.table = self.table, self._make_table()
         self._inside.replaceWidget(before, self.table)
@@ -278,7 +280,7 @@ class HistoryPage(Page):
             self._column.insertWidget(2, self.quality)
 
     def _refresh_buttons(self) -> None:
-        number, is_idle = len(self.selected_runs()), not self._runs.is_busy
+        number, is_idle = len(self.selected_run_ids()), not self._runs.is_busy
         self.open_button.setEnabled(number == 1 and self._runs.can_begin)
         self.compare_button.setEnabled(number == 2 and is_idle)
         self.export_button.setEnabled(number == 1)
