@@ -152,13 +152,13 @@ def look_and_measure(desk: Desk) -> None:
     press(Key.Key_Right, SHIFT)
     press(Key.Key_Down, SHIFT)
     assert viewer.state.zoom > 1
-    assert viewer.state.center[0] > 256
-    assert viewer.state.center[1] > 300
+    assert viewer.state.image_center[0] > 256
+    assert viewer.state.image_center[1] > 300
     press(Key.Key_3)
-    assert viewer.state.window == viewer.pyramid.presets[2]
+    assert viewer.state.display_window == viewer.pyramid.display_window_presets[2]
     press(Key.Key_Up, CONTROL)
     press(Key.Key_Left, CONTROL)
-    assert viewer.state.window not in viewer.pyramid.presets
+    assert viewer.state.display_window not in viewer.pyramid.display_window_presets
     press(Key.Key_H)
     press(Key.Key_O)
     assert (switches.heat_map, switches.lung_outline) == (False, True)
@@ -168,7 +168,7 @@ def look_and_measure(desk: Desk) -> None:
     press(Key.Key_Return)
     press(Key.Key_Right, SHIFT)
     press(Key.Key_Return)
-    assert len(viewer.state.lines) == 1
+    assert len(viewer.state.measurement_lines) == 1
 
 
 def compare(desk: Desk, first: int) -> None:

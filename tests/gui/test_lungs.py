@@ -103,7 +103,7 @@ def test_the_outline_lies_where_the_lungs_are(lung_desk: Desk) -> None:
     viewer = lung_desk.window.viewer
     lung_desk.bench.switches.set(heat_map=False)
     lung_desk.bench.switches.set(lung_outline=True)
-    shot, scale = viewer.grab().toImage(), viewer.state.scale(viewer.image_size, viewer.view_size)
+    shot, scale = viewer.grab().toImage(), viewer.state.points_per_pixel(viewer.image_size, viewer.view_size)
     left, top = (viewer.width() - 512 * scale) / 2, (viewer.height() - 600 * scale) / 2
 
     def is_line(x: float, y: float) -> bool:

@@ -317,14 +317,14 @@ def test_the_prior_view_follows_to_the_aligned_position(desk: Desk, comparing: C
     area = desk.window.area
     press(desk, Key.Key_E)
     desk.until(lambda: comparing.overlays is not None)
-    centers = area.viewer.state.center, area.second_viewer.state.center
+    centers = area.viewer.state.image_center, area.second_viewer.state.image_center
     assert centers == (None, None)  # two whole images side by side
     press(desk, Key.Key_Plus)
     down_px = 32 * 600 / 512
-    assert area.second_viewer.state.center == pytest.approx((256.0, 300.0 + down_px))
+    assert area.second_viewer.state.image_center == pytest.approx((256.0, 300.0 + down_px))
     area.second_viewer.setFocus()
     QTest.keyClick(area.second_viewer, Key.Key_Up, Qt.KeyboardModifier.ShiftModifier)
-    (x, y), (prior_x, prior_y) = area.viewer.state.center, area.second_viewer.state.center
+    (x, y), (prior_x, prior_y) = area.viewer.state.image_center, area.second_viewer.state.image_center
     assert (x, y) == pytest.approx((prior_x, prior_y - down_px))
     press(desk, Key.Key_E)  # the prior is closed, so no position is transferred
     assert comparing.point_mapping(to_prior=True) is None
@@ -493,7 +493,7 @@ def test_the_prior_is_bent_by_the_displacement(desk: Desk, comparing: Comparison
     desk.rooms.priors.answer = pair_comparison(shift=(20.0, 0.0))
     press(desk, Key.Key_E)
     compared(desk)
-    bent, prior = comparing.overlays.prior.image.pixels, desk.bench.second_image.pyramid.image.pixels
+    bent, prior = comparing.overlays.aligned_prior.image.pixels, desk.bench.second_image.pyramid.image.pixels
     assert bent.shape == (600, 512)
     moved = 20 * 600 / 512
     rows = np.arange(100, 500)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PySide6.QtCore import QPointF
 from PySide6.QtGui import QTransform
 
-from fieldray.desktop.image_painting import Point, Size, ViewState, dragged_window, pyramid_of
+from fieldray.desktop.image_painting import Point, Size, ViewState, dragged_display_window, make_image_pyramid
 from fieldray.domain import heat_map
 from fieldray.domain.image import CoordinateMap, Image, Window
 from fieldray.domain.model import Calibration, Label, Manifest, OutputRoles
@@ -21,7 +21,7 @@ from fieldray.domain.model import Calibration, Label, Manifest, OutputRoles
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
 def test_each_level_is_the_mean_of_two_by_two(dtype: type) -> None:
     pixels = np.arange(600 * 513).reshape(600, 513).astype(dtype)
-    pyramid = pyramid_of(Image(pixels=pixels))
+    pyramid = make_image_pyramid(Image(pixels=pixels))
     assert [level.shape for level in pyramid.levels] == [(600, 513), (300, 256), (150, 128)]
     block = pixels[2:4, 4:6].astype(int)
     assert pyramid.levels[1][1, 2] == (block.sum() + 2) // 4
@@ -30,12 +30,12 @@ def test_each_level_is_the_mean_of_two_by_two(dtype: type) -> None:
 
 @pytest.mark.parametrize(("side", "level"), [(2.0, 0), (1.0, 0), (0.6, 0), (0.5, 1), (0.26, 1), (0.25, 2), (0.01, 2)])
 def test_the_level_is_never_coarser_than_the_screen(side: float, level: int) -> None:
-    pyramid = pyramid_of(Image(pixels=np.zeros((600, 600), np.uint16)))
+    pyramid = make_image_pyramid(Image(pixels=np.zeros((600, 600), np.uint16)))
     assert pyramid.level_for(side) == level
 
 
 def test_a_window_and_its_inverse() -> None:
-    pyramid = pyramid_of(Image(pixels=np.array([[0, 100, 200]] * 3, np.uint16)))
+    pyramid = make_image_pyramid(Image(pixels=np.array([[0, 100, 200]] * 3, np.uint16)))
     table = pyramid.grey_level_table(Window(100, 100, "LINEAR_EXACT"), inverted=False)
     assert (table.dtype, table.size) == (np.uint8, 2**16)  # one table look-up per pixel, no arithmetic
     # The window reaches from 50 to 150: below black, its middle grey, above white.
@@ -47,7 +47,7 @@ def test_a_window_and_its_inverse() -> None:
 
 def test_the_presets_are_the_files_window_and_four_more() -> None:
     pixels = np.linspace(0, 4000, 400 * 400).reshape(400, 400).astype(np.uint16)
-    presets = pyramid_of(Image(pixels=pixels, window=Window(2000, 1000))).presets
+    presets = make_image_pyramid(Image(pixels=pixels, window=Window(2000, 1000))).display_window_presets
     assert presets[0] is None
     assert presets[1] == Window(2000, 4000, "LINEAR_EXACT") or presets[1].width == pytest.approx(4000, rel=0.01)
     assert presets[2].center < presets[1].center < presets[3].center
@@ -162,7 +162,7 @@ def test_where_the_upper_left_corner_goes(state: ViewState, corner: Point) -> No
 @pytest.mark.parametrize("turns", range(4))
 @pytest.mark.parametrize("mirrored", [False, True])
 def test_image_point_reverses_the_screen_position(turns: int, mirrored: bool) -> None:
-    state = ViewState(turns=turns, mirrored=mirrored, zoom=1.7, center=(70, 30))
+    state = ViewState(quarter_turns=turns, is_mirrored=mirrored, zoom=1.7, image_center=(70, 30))
     assert state.image_point(on_screen(state, (12, 34)), IMAGE, VIEW) == pytest.approx((12, 34))
 
 
@@ -175,7 +175,7 @@ def test_zooming_keeps_the_point_under_the_pointer() -> None:
 
 
 def test_two_flips_and_four_turns_change_nothing() -> None:
-    state = ViewState(turns=1)
+    state = ViewState(quarter_turns=1)
     assert state.flipped_left_right().flipped_left_right() == state
     assert state.flipped_top_bottom().flipped_top_bottom() == state
     assert state.turned(2).turned(2) == state
@@ -183,9 +183,9 @@ def test_two_flips_and_four_turns_change_nothing() -> None:
 
 def test_the_image_cannot_be_moved_out_of_view() -> None:
     away = ViewState(zoom=2).panned((1e6, -1e6), IMAGE, VIEW)
-    assert away.center == (0.0, 100.0)
+    assert away.image_center == (0.0, 100.0)
     assert ViewState().zoomed(1e9, IMAGE, VIEW).zoom == 64.0
 
 
 def test_a_window_never_becomes_narrower_than_its_minimum() -> None:
-    assert dragged_window(Window(100, 50), (-1000, 0), gain=0.5).width == 0.5
+    assert dragged_display_window(Window(100, 50), (-1000, 0), gain=0.5).width == 0.5

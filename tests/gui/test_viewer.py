@@ -17,7 +17,7 @@ from PySide6.QtPrintSupport import QPrintDialog
 from PySide6.QtWidgets import QLineEdit, QMenu
 
 from fieldray.desktop.image_area import ImageArea, draw_picture, draw_picture_on_page
-from fieldray.desktop.image_painting import MeasurementLine, Size, ViewState, matching_window
+from fieldray.desktop.image_painting import MeasurementLine, Size, ViewState, matching_display_window
 from fieldray.desktop.overlay import (
     BOTTOM_RIGHT,
     TOP_LEFT,
@@ -56,18 +56,18 @@ def drag(viewer: Viewer, button: Qt.MouseButton, by: tuple[int, int]) -> None:
 
 
 def test_left_drag_changes_window_and_level(viewer: Viewer) -> None:
-    start = viewer.pyramid.initial_window
+    start = viewer.pyramid.initial_display_window
     drag(viewer, Qt.MouseButton.LeftButton, (40, -20))
     # 400 points are one window width: 40 to the right: a tenth wider; 20 up: the level a twentieth lower (brighter).
-    assert viewer.state.window.width == pytest.approx(start.width * 1.1)
-    assert viewer.state.window.center == pytest.approx(start.center - start.width * 0.05)
+    assert viewer.state.display_window.width == pytest.approx(start.width * 1.1)
+    assert viewer.state.display_window.center == pytest.approx(start.center - start.width * 0.05)
 
 
 def test_middle_drag_moves_and_right_drag_zooms(viewer: Viewer) -> None:
     viewer.zoom(4)
     before = viewer.state
     drag(viewer, Qt.MouseButton.MiddleButton, (30, 0))
-    assert viewer.state.center[0] < 256  # the image went right, so its middle now lies to the left
+    assert viewer.state.image_center[0] < 256  # the image went right, so its middle now lies to the left
     assert viewer.state.zoom == before.zoom
     drag(viewer, Qt.MouseButton.RightButton, (0, -50))
     assert viewer.state.zoom == pytest.approx(before.zoom * 1.01**50)
@@ -93,11 +93,11 @@ def test_the_wheel_steps_through_images_and_zooms_with_control(desk: Desk, viewe
 @pytest.mark.parametrize(
     ("key", "expected"),
     [
-        (Qt.Key.Key_I, ViewState(inverted=True)),
-        (Qt.Key.Key_R, ViewState(turns=1)),
-        (Qt.Key.Key_L, ViewState(turns=3)),
-        (Qt.Key.Key_F, ViewState(mirrored=True)),
-        (Qt.Key.Key_V, ViewState(mirrored=True, turns=2)),
+        (Qt.Key.Key_I, ViewState(is_inverted=True)),
+        (Qt.Key.Key_R, ViewState(quarter_turns=1)),
+        (Qt.Key.Key_L, ViewState(quarter_turns=3)),
+        (Qt.Key.Key_F, ViewState(is_mirrored=True)),
+        (Qt.Key.Key_V, ViewState(is_mirrored=True, quarter_turns=2)),
         (Qt.Key.Key_Plus, ViewState(zoom=1.25)),
         (Qt.Key.Key_Minus, ViewState(zoom=0.8)),
     ],
@@ -129,7 +129,7 @@ def test_the_heat_map_lies_where_the_evidence_is(viewer: Viewer) -> None:
     """The made-up evidence peaks at row 8, column 4 of 14 x 14: (4.5 / 14, 8.5 / 14) of the image."""
     viewer._switches.set(heat_map_opacity=100)
     shot = viewer.grab().toImage()
-    scale = viewer.state.scale(viewer.image_size, viewer.view_size)
+    scale = viewer.state.points_per_pixel(viewer.image_size, viewer.view_size)
     left = (viewer.width() - 512 * scale) / 2
     top = (viewer.height() - 600 * scale) / 2
     peak = shot.pixelColor(round(left + 512 * scale * 4.5 / 14), round(top + 600 * scale * 8.5 / 14))
@@ -253,13 +253,13 @@ def test_a_drag_measures_and_can_be_undone(desk: Desk, viewer: Viewer) -> None:
     viewer.zoom(4)  # the image lies under the whole view
     before = viewer.grab().toImage()
     drag(viewer, Qt.MouseButton.LeftButton, (60, 80))
-    (line,) = viewer.state.lines
-    scale = viewer.state.scale(viewer.image_size, viewer.view_size)
+    (line,) = viewer.state.measurement_lines
+    scale = viewer.state.points_per_pixel(viewer.image_size, viewer.view_size)
     assert line.end[0] - line.start[0] == pytest.approx(60 / scale)
     assert line.end[1] - line.start[1] == pytest.approx(80 / scale)
     assert viewer.grab().toImage() != before
     desk.qtbot.keyClick(viewer, Qt.Key.Key_Z, Qt.KeyboardModifier.ControlModifier)
-    assert viewer.state.lines == ()
+    assert viewer.state.measurement_lines == ()
 
 
 def test_a_click_measures_nothing_nor_does_enter_without_the_tool(desk: Desk, viewer: Viewer) -> None:
@@ -268,7 +268,7 @@ def test_a_click_measures_nothing_nor_does_enter_without_the_tool(desk: Desk, vi
     assert viewer.state == ViewState()
     desk.qtbot.keyClick(viewer, Qt.Key.Key_M)
     drag(viewer, Qt.MouseButton.LeftButton, (1, 1))
-    assert viewer.state.lines == ()
+    assert viewer.state.measurement_lines == ()
 
 
 def test_keys_measure_from_the_middle_of_the_view_to_where_it_was_moved(desk: Desk, viewer: Viewer) -> None:
@@ -277,8 +277,10 @@ def test_keys_measure_from_the_middle_of_the_view_to_where_it_was_moved(desk: De
     for _ in range(2):
         desk.qtbot.keyClick(viewer, Qt.Key.Key_Right, SHIFT)
     desk.qtbot.keyClick(viewer, Qt.Key.Key_Return)
-    step = 0.1 * min(viewer.width(), viewer.height()) / viewer.state.scale(viewer.image_size, viewer.view_size)
-    (line,) = viewer.state.lines
+    step = (
+        0.1 * min(viewer.width(), viewer.height()) / viewer.state.points_per_pixel(viewer.image_size, viewer.view_size)
+    )
+    (line,) = viewer.state.measurement_lines
     assert line.start == pytest.approx((256, 300))
     assert line.end == pytest.approx((256 + 2 * step, 300))
     assert viewer.accessibleDescription().endswith(" mm (plane not stated)")
@@ -291,14 +293,14 @@ def test_an_unfinished_line_is_discarded_by_escape_and_by_another_image(desk: De
         give_up()
         viewer.setFocus()
         desk.qtbot.keyClick(viewer, Qt.Key.Key_Return)
-        assert viewer.state.lines == ()
+        assert viewer.state.measurement_lines == ()
         desk.qtbot.keyClick(viewer, Qt.Key.Key_Escape)
         viewer.setFocus()
 
 
 def measured(image: Image, *lines: MeasurementLine) -> list[str]:
     """The texts of these measurements."""
-    state = ViewState(lines=lines)
+    state = ViewState(measurement_lines=lines)
     return [measurement_text(Translator("en"), state, place, image) for place in range(len(lines))]
 
 
@@ -353,17 +355,17 @@ def test_two_drags_measure_together_and_escape_gives_up_the_first_alone(
     desk.qtbot.keyClick(viewer, key)
     viewer.zoom(4)
     drag(viewer, Qt.MouseButton.LeftButton, (40, 0))
-    assert len(viewer.state.lines) == 1
+    assert len(viewer.state.measurement_lines) == 1
     desk.qtbot.keyClick(viewer, Qt.Key.Key_Escape)
-    assert viewer.state.lines == ()
+    assert viewer.state.measurement_lines == ()
     drag(viewer, Qt.MouseButton.LeftButton, (50, 0))
     drag(viewer, Qt.MouseButton.LeftButton, (30, 40) if said == "ratio 1.00" else (30, 30))
     assert viewer.accessibleDescription().endswith(said)
     desk.qtbot.keyClick(viewer, Qt.Key.Key_Escape)
-    assert len(viewer.state.lines) == 2
+    assert len(viewer.state.measurement_lines) == 2
     viewer.setFocus()
     desk.qtbot.keyClick(viewer, Qt.Key.Key_Z, Qt.KeyboardModifier.ControlModifier)
-    assert len(viewer.state.lines) == 1
+    assert len(viewer.state.measurement_lines) == 1
 
 
 def test_the_button_of_the_active_tool_stays_visible_in_a_narrow_window(desk: Desk, viewer: Viewer) -> None:
@@ -441,20 +443,24 @@ def colours_of(image: QImage) -> set[int]:
 
 def test_nothing_is_measured_outside_the_image() -> None:
     state = ViewState().with_measurement((-5, 10), (200, 90), Size(100, 80))
-    assert state.zoomed(2, Size(100, 80), Size(100, 100)).lines == state.lines == (MeasurementLine((0, 10), (100, 80)),)
+    assert (
+        state.zoomed(2, Size(100, 80), Size(100, 100)).measurement_lines
+        == state.measurement_lines
+        == (MeasurementLine((0, 10), (100, 80)),)
+    )
 
 
 def test_window_and_level_by_keys(desk: Desk, viewer: Viewer) -> None:
-    control, start = Qt.KeyboardModifier.ControlModifier, viewer.pyramid.initial_window
+    control, start = Qt.KeyboardModifier.ControlModifier, viewer.pyramid.initial_display_window
     desk.qtbot.keyClick(viewer, Qt.Key.Key_Right, control)
     # 400 points of a drag are one window width: a key is 20 of them.
-    assert viewer.state.window.width == pytest.approx(start.width * 1.05)
+    assert viewer.state.display_window.width == pytest.approx(start.width * 1.05)
     desk.qtbot.keyClick(viewer, Qt.Key.Key_Left, control)
-    assert viewer.state.window.width == pytest.approx(start.width)
+    assert viewer.state.display_window.width == pytest.approx(start.width)
     desk.qtbot.keyClick(viewer, Qt.Key.Key_Up, control)
-    assert viewer.state.window.center == pytest.approx(start.center - start.width * 0.05)
+    assert viewer.state.display_window.center == pytest.approx(start.center - start.width * 0.05)
     desk.qtbot.keyClick(viewer, Qt.Key.Key_Down, control)
-    assert viewer.state.window.center == pytest.approx(start.center)
+    assert viewer.state.display_window.center == pytest.approx(start.center)
 
 
 def test_the_magnifier_enlarges_the_middle_only(desk: Desk, viewer: Viewer) -> None:
@@ -516,9 +522,9 @@ def test_zoom_position_and_preset_are_linked_but_turns_and_lines_are_not(desk: D
     desk.qtbot.keyClick(area.viewer, Qt.Key.Key_Right, Qt.KeyboardModifier.ShiftModifier)
     open_state, kept_state = area.viewer.state, area.second_viewer.state
     assert kept_state.zoom == open_state.zoom == pytest.approx(1.25**2)
-    assert kept_state.center == pytest.approx(open_state.center)  # both images have 600 x 512 pixels
-    assert kept_state.window == area.second_viewer.pyramid.presets[2]
-    assert (kept_state.inverted, kept_state.turns) == (True, 0)
+    assert kept_state.image_center == pytest.approx(open_state.image_center)  # both images have 600 x 512 pixels
+    assert kept_state.display_window == area.second_viewer.pyramid.display_window_presets[2]
+    assert (kept_state.is_inverted, kept_state.quarter_turns) == (True, 0)
 
 
 def test_the_open_image_follows_the_kept_one_and_undo_works_there(desk: Desk, area: ImageArea) -> None:
@@ -566,18 +572,18 @@ def test_the_kept_image_is_closed_by_its_key_and_by_another_run(desk: Desk, area
 
 def test_a_linked_window_keeps_its_distance_from_each_images_own_window(area: ImageArea) -> None:
     shown, other = area.viewer.pyramid, area.second_viewer.pyramid
-    assert matching_window(None, shown, other) is None
-    for own, its in zip(shown.presets, other.presets, strict=True):
-        assert matching_window(own, shown, other) == its
-    start = shown.initial_window
+    assert matching_display_window(None, shown, other) is None
+    for own, its in zip(shown.display_window_presets, other.display_window_presets, strict=True):
+        assert matching_display_window(own, shown, other) == its
+    start = shown.initial_display_window
     wide = Window(start.center + start.width / 2, start.width * 2, "LINEAR_EXACT")
-    like = matching_window(wide, shown, other)
-    assert like.width == pytest.approx(other.initial_window.width * 2)
-    assert like.center == pytest.approx(other.initial_window.center + other.initial_window.width / 2)
-    assert matching_window(like, other, shown).center == pytest.approx(wide.center)
+    like = matching_display_window(wide, shown, other)
+    assert like.width == pytest.approx(other.initial_display_window.width * 2)
+    assert like.center == pytest.approx(other.initial_display_window.center + other.initial_display_window.width / 2)
+    assert matching_display_window(like, other, shown).center == pytest.approx(wide.center)
 
 
 def test_a_linked_position_is_a_fraction_of_the_image() -> None:
-    leader = ViewState(zoom=2.0, center=(50.0, 25.0), turns=1, inverted=True)
-    state = ViewState(turns=3).linked_to(leader, None, image=Size(1000, 400), other_image=Size(100, 100))
-    assert state == ViewState(zoom=2.0, center=(500.0, 100.0), turns=3, inverted=True)
+    leader = ViewState(zoom=2.0, image_center=(50.0, 25.0), quarter_turns=1, is_inverted=True)
+    state = ViewState(quarter_turns=3).linked_to(leader, None, image=Size(1000, 400), other_image=Size(100, 100))
+    assert state == ViewState(zoom=2.0, image_center=(500.0, 100.0), quarter_turns=3, is_inverted=True)

@@ -24,7 +24,7 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QSizePolicy, QSplitter, QToolButton, QWidget
 
 from fieldray.desktop.comparison_controller import ComparisonController
-from fieldray.desktop.image_painting import LEFT_BUTTON_TOOLS, DisplaySwitches, ViewState, matching_window
+from fieldray.desktop.image_painting import LEFT_BUTTON_TOOLS, DisplaySwitches, ViewState, matching_display_window
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.prior_view import PriorView, study_date_text
 from fieldray.desktop.style import Theme, colour, icon, preserve_painter_state, scaled_font
@@ -177,7 +177,7 @@ class ImageArea(QWidget):
         shown, other = leader.pyramid, follower.pyramid
         if not self.is_linked or shown is None or other is None or self._kept.row is None:
             return
-        window = matching_window(leader.state.window, shown, other)
+        window = matching_display_window(leader.state.display_window, shown, other)
         state = follower.state.linked_to(
             leader.state,
             window,

@@ -28,7 +28,7 @@ _PRESET_PERCENTILES: Final = ((0.0, 100.0), (1.0, 75.0), (25.0, 99.8), (10.0, 90
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Pyramid:
+class ImagePyramid:
     """An image at several resolutions, for fast painting at any zoom.
 
     levels          pixels of each resolution; levels[k] has 1 / 2**k of the image's rows and columns
@@ -38,8 +38,8 @@ class Pyramid:
 
     image: Image
     levels: tuple[Pixels, ...]
-    initial_window: Window
-    presets: tuple[Window | None, ...]
+    initial_display_window: Window
+    display_window_presets: tuple[Window | None, ...]
 
     @property
     def size(self) -> Size:
@@ -74,7 +74,7 @@ class Pyramid:
         return level
 
 
-def pyramid_of(image: Image) -> Pyramid:
+def make_image_pyramid(image: Image) -> ImagePyramid:
     """Return an image at several resolutions (see `Pyramid`), with the display windows for the keys 1 to 5.
 
     The lower resolutions take about a third more memory than the image alone.
@@ -84,20 +84,22 @@ def pyramid_of(image: Image) -> Pyramid:
         levels.append(_halved(levels[-1]))
     start = default_window(image)
     presets = tuple(_percentile_window(levels[-1], low, high) for low, high in _PRESET_PERCENTILES)
-    return Pyramid(image=image, levels=tuple(levels), initial_window=start, presets=(None, *presets))
+    return ImagePyramid(
+        image=image, levels=tuple(levels), initial_display_window=start, display_window_presets=(None, *presets)
+    )
 
 
-def matching_window(window: Window | None, pyramid: Pyramid, other: Pyramid) -> Window | None:
+def matching_display_window(window: Window | None, pyramid: ImagePyramid, other: ImagePyramid) -> Window | None:
     """Return the display window of the image `other` that corresponds to a display window of the image `pyramid`.
 
     A preset of `pyramid` corresponds to the preset of `other` for the same key. Any other window is scaled: width, and
     distance from the centre of `initial_window`, in proportion to the width of `initial_window`. None is the window of
     the file.
     """
-    if window in pyramid.presets:
-        return other.presets[pyramid.presets.index(window)]
+    if window in pyramid.display_window_presets:
+        return other.display_window_presets[pyramid.display_window_presets.index(window)]
     assert window is not None
-    own, its = pyramid.initial_window, other.initial_window
+    own, its = pyramid.initial_display_window, other.initial_display_window
     ratio = its.width / own.width
     return replace(window, width=window.width * ratio, center=its.center + (window.center - own.center) * ratio)
 
@@ -147,7 +149,7 @@ def heat_map_of(row: WorkListRow) -> HeatMap | None:
     )
 
 
-def draw_image(painter: QPainter, pyramid: Pyramid, state: ViewState, view: Size, *, pixel_ratio: float) -> None:
+def draw_image(painter: QPainter, pyramid: ImagePyramid, state: ViewState, view: Size, *, pixel_ratio: float) -> None:
     """Draw the visible part of an image in its display window.
 
     state        zoom, position and display window
@@ -155,7 +157,7 @@ def draw_image(painter: QPainter, pyramid: Pyramid, state: ViewState, view: Size
     pixel_ratio  pixels of the screen for one point of the view
     """
     transform = state.transform(pyramid.size, view)
-    scale = state.scale(pyramid.size, view) * pixel_ratio
+    scale = state.points_per_pixel(pyramid.size, view) * pixel_ratio
     number = pyramid.level_for(scale)
     level, step = pyramid.levels[number], 2**number
     seen = transform.inverted()[0].mapRect(QRectF(0, 0, view.width, view.height))
@@ -166,7 +168,9 @@ def draw_image(painter: QPainter, pyramid: Pyramid, state: ViewState, view: Size
     )
     if right <= left or bottom <= top:
         return
-    grey = pyramid.grey_level_table(state.window, inverted=state.inverted).take(level[top:bottom, left:right])
+    grey = pyramid.grey_level_table(state.display_window, inverted=state.is_inverted).take(
+        level[top:bottom, left:right]
+    )
     with preserve_painter_state(painter):
         painter.setTransform(transform, combine=True)
         painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform, scale < _CRISP_FROM)
@@ -260,7 +264,7 @@ class DisplaySwitches(QObject):
     hide_patient = False
     by_patient = True
     heat_map_opacity = 45
-    difference_opacity = 70
+    difference_opacity_percent = 70
     folded = ""
 
     def set(self, **parts: object) -> None:
@@ -304,16 +308,16 @@ class ViewState:
     """
 
     zoom: float = 1.0
-    center: Point | None = None
-    turns: int = 0
-    mirrored: bool = False
-    inverted: bool = False
-    window: Window | None = None
-    lines: tuple[MeasurementLine, ...] = ()
+    image_center: Point | None = None
+    quarter_turns: int = 0
+    is_mirrored: bool = False
+    is_inverted: bool = False
+    display_window: Window | None = None
+    measurement_lines: tuple[MeasurementLine, ...] = ()
 
     def turned(self, quarter_turns: int) -> ViewState:
         """Return the view turned clockwise on the screen by quarter turns."""
-        return replace(self, turns=(self.turns + quarter_turns) % 4)
+        return replace(self, turns=(self.quarter_turns + quarter_turns) % 4)
 
     def flipped_left_right(self) -> ViewState:
         """Return the view flipped left-right on the screen.
@@ -321,7 +325,7 @@ class ViewState:
         A state is mirrored first and turned afterwards. So the flip also reverses the turns: `turns` becomes 4 -
         `turns`.
         """
-        return replace(self, turns=-self.turns % 4, mirrored=not self.mirrored)
+        return replace(self, turns=-self.quarter_turns % 4, mirrored=not self.is_mirrored)
 
     def flipped_top_bottom(self) -> ViewState:
         """Return the view flipped top-bottom on the screen: a left-right flip, then half a turn."""
@@ -329,15 +333,15 @@ class ViewState:
 
     def with_grey_swapped(self) -> ViewState:
         """Return the view with black and white swapped."""
-        return replace(self, inverted=not self.inverted)
+        return replace(self, inverted=not self.is_inverted)
 
-    def scale(self, image: Size, view: Size) -> float:
+    def points_per_pixel(self, image: Size, view: Size) -> float:
         """Return the side of one image pixel on the screen, in points.
 
         image  size of the image in pixels
         view   size of the view in points
         """
-        width, height = (image.height, image.width) if self.turns % 2 else image
+        width, height = (image.height, image.width) if self.quarter_turns % 2 else image
         return self.zoom * min(view.width / width, view.height / height)
 
     def transform(self, image: Size, view: Size) -> QTransform:
@@ -346,11 +350,11 @@ class ViewState:
         Positions in the image are (x, y) in pixels. Whole numbers are edges between pixels: (0, 0) is the upper left
         corner of the image, and (0.5, 0.5) is the middle of the first pixel.
         """
-        scale = self.scale(image, view)
-        cosine, sine = ((1, 0), (0, 1), (-1, 0), (0, -1))[self.turns]
-        side = -1 if self.mirrored else 1
+        scale = self.points_per_pixel(image, view)
+        cosine, sine = ((1, 0), (0, 1), (-1, 0), (0, -1))[self.quarter_turns]
+        side = -1 if self.is_mirrored else 1
         m11, m12, m21, m22 = scale * cosine * side, scale * sine * side, -scale * sine, scale * cosine
-        x, y = self.center or (image.width / 2, image.height / 2)
+        x, y = self.image_center or (image.width / 2, image.height / 2)
         return QTransform(m11, m12, m21, m22, view.width / 2 - m11 * x - m21 * y, view.height / 2 - m12 * x - m22 * y)
 
     def image_point(self, at: Point, image: Size, view: Size) -> Point:
@@ -389,21 +393,25 @@ class ViewState:
         kind  "measure" for a length, "angle" or "ratio" for one of two lines, "region" for the diagonal of a rectangle
         """
         start, end = ((min(max(x, 0.0), image.width), min(max(y, 0.0), image.height)) for x, y in (start, end))
-        return replace(self, lines=(*self.lines, MeasurementLine(start, end, kind)))
+        return replace(self, lines=(*self.measurement_lines, MeasurementLine(start, end, kind)))
 
     def line_pair(self, index: int) -> tuple[MeasurementLine, ...]:
         """Return the line of measurement at an index, or both lines of a pair if the index is that of the second line.
 
         Angles and ratios need two lines. Lines of one kind are paired in the order in which they were drawn.
         """
-        line = self.lines[index]
-        before = [other for other in self.lines[:index] if other.kind == line.kind]
+        line = self.measurement_lines[index]
+        before = [other for other in self.measurement_lines[:index] if other.kind == line.kind]
         return (before[-1], line) if line.kind in ("angle", "ratio") and len(before) % 2 else (line,)
 
     def without_unpaired_line(self) -> ViewState:
         """Return the view without its last line, if that line is the first of a pair whose second line is missing."""
-        waits = self.lines and self.lines[-1].kind in ("angle", "ratio") and len(self.line_pair(-1)) == 1
-        return replace(self, lines=self.lines[:-1]) if waits else self
+        waits = (
+            self.measurement_lines
+            and self.measurement_lines[-1].kind in ("angle", "ratio")
+            and len(self.line_pair(-1)) == 1
+        )
+        return replace(self, lines=self.measurement_lines[:-1]) if waits else self
 
     def linked_to(
         self,
@@ -423,19 +431,19 @@ class ViewState:
         mapping      function that maps a point of the other image to this image; None to map by the share of width and
                      height
         """
-        center = other.center
+        center = other.image_center
         if mapping is not None and (center is not None or other.zoom > 1):  # otherwise both images are shown as a whole
             center = mapping(center or (other_image.width / 2, other_image.height / 2))
         elif center is not None:
             center = (center[0] / other_image.width * image.width, center[1] / other_image.height * image.height)
-        return replace(self, zoom=other.zoom, center=center, inverted=other.inverted, window=window)
+        return replace(self, zoom=other.zoom, center=center, inverted=other.is_inverted, window=window)
 
     def fitted(self) -> ViewState:
         """Return the view with the whole image visible. Display window and turns do not change."""
         return replace(self, zoom=1.0, center=None)
 
 
-def dragged_window(start: Window, by: Point, *, gain: float) -> Window:
+def dragged_display_window(start: Window, by: Point, *, gain: float) -> Window:
     """Return the display window after a drag of the mouse. To the right widens the window, upwards brightens the image.
 
     start  the display window before the drag
@@ -457,7 +465,7 @@ class ImageOverlays:
     """The overlays of the current image that come from its comparison with a prior image.
 
     prior           the prior image, aligned to the current image, with the prior image's display windows
-    step            reduction factor: one pixel of `prior` covers `step` x `step` pixels of the current image
+    step            reduction factor: one pixel of `aligned_prior` covers `reduction_factor` x `reduction_factor` pixels of the current image
     difference      colours of the change, and the region of the current image that they cover
     mesh            lines of a straight grid on the prior image, aligned to the current image, in pixels of the current
                     image
@@ -465,15 +473,15 @@ class ImageOverlays:
     region_centres  middle of each region that differs, the strongest difference first, in pixels
     """
 
-    prior: Pyramid
-    step: int
+    aligned_prior: ImagePyramid
+    reduction_factor: int
     difference: HeatMap
-    mesh: QPainterPath
+    alignment_grid: QPainterPath
     matched_points: tuple[QPointF, ...]
     region_centres: tuple[QPointF, ...]
 
 
-def image_overlays(prior: Pyramid, pair: PairComparison, *, rows: int, columns: int) -> ImageOverlays:
+def image_overlays(prior: ImagePyramid, pair: PairComparison, *, rows: int, columns: int) -> ImageOverlays:
     """Return the overlays of a comparison. The call takes a fraction of a second.
 
     prior          the prior image, not aligned
@@ -489,14 +497,19 @@ def image_overlays(prior: Pyramid, pair: PairComparison, *, rows: int, columns: 
     shrink = step / here.row_scale * there.row_scale  # pixels of the prior image for one pixel of the result
     pixels = _bent(prior, pair, shape=(-(-rows // step), -(-columns // step)), step=step, shrink=shrink)
     image = replace(prior.image, pixels=pixels, full_rows=0, full_columns=0, spacing_mm=None, step=1)
-    bent = Pyramid(image=image, levels=(pixels,), initial_window=prior.initial_window, presets=prior.presets)
+    bent = ImagePyramid(
+        image=image,
+        levels=(pixels,),
+        initial_display_window=prior.initial_display_window,
+        display_window_presets=prior.display_window_presets,
+    )
     matches = (match for match in aligned.alignment.matches if match.is_kept)
     boxes = (region.box for region in aligned.regions)
     return ImageOverlays(
-        prior=bent,
-        step=step,
+        aligned_prior=bent,
+        reduction_factor=step,
         difference=HeatMap(colour_image(change_colours(aligned.shown_change)), _region(here), not aligned.regions),
-        mesh=_mesh(pair, there),
+        alignment_grid=_mesh(pair, there),
         matched_points=tuple(_in_file(match.row + 0.5, match.column + 0.5, here) for match in matches),
         region_centres=tuple(_in_file(box.top + box.height / 2, box.left + box.width / 2, here) for box in boxes),
     )
@@ -511,7 +524,9 @@ def _in_file(row: float, column: float, pixel_map: CoordinateMap) -> QPointF:
     return QPointF(*reversed(pixel_map.to_image(row, column)))
 
 
-def _bent(prior: Pyramid, pair: PairComparison, *, shape: tuple[int, int], step: int, shrink: float) -> NDArray[Any]:
+def _bent(
+    prior: ImagePyramid, pair: PairComparison, *, shape: tuple[int, int], step: int, shrink: float
+) -> NDArray[Any]:
     """Sample the aligned prior image at each pixel of the result. Returns an array of `shape`.
 
     The work is done in bands of rows, so that other Python threads can run in between.

@@ -10,7 +10,7 @@ from PySide6.QtCore import QObject, Qt, QTimer, Signal
 from PySide6.QtGui import QImage
 
 from fieldray.desktop.background import BackgroundTasks
-from fieldray.desktop.image_painting import Pyramid, pyramid_of
+from fieldray.desktop.image_painting import ImagePyramid, make_image_pyramid
 from fieldray.desktop.worklist_rows import WorkListRow
 from fieldray.domain.finding import FailedOutcome, Outcome, RefusedOutcome, ScreenedOutcome, lungs_of
 from fieldray.domain.image import Box, Image, Window
@@ -45,8 +45,8 @@ class OpenImage(QObject):
         self._background, self._board, self._channel = background, background.notice_board, channel
         self.row: WorkListRow | None = None
         self.packs: tuple[WorkListRow, ...] = ()  # the results of all packs for the image, `row` included
-        self.pyramid: Pyramid | None = None
-        self.network_image: Pyramid | None = None
+        self.pyramid: ImagePyramid | None = None
+        self.network_image: ImagePyramid | None = None
         self.problem: Reason | None = None
         self.preview_note: Reason | None = None
         self.is_loading = self.is_screening = self.is_visible = self.is_replaced = False
@@ -151,7 +151,7 @@ class OpenImage(QObject):
         self.is_screening = is_screening
         self.screening_changed.emit()
 
-    def _has_read(self, row: WorkListRow, pyramid: Pyramid, network_image: Pyramid | None) -> None:
+    def _has_read(self, row: WorkListRow, pyramid: ImagePyramid, network_image: ImagePyramid | None) -> None:
         if row is self.row:
             self.pyramid, self.network_image = pyramid, network_image
             self._has_loaded(row)
@@ -191,7 +191,7 @@ class OpenImage(QObject):
             failed=lambda error: self._show_kept(row, why, None, error.reason),
         )
 
-    def _show_kept(self, row: WorkListRow, why: Reason, pyramid: Pyramid | None, note: Reason | None) -> None:
+    def _show_kept(self, row: WorkListRow, why: Reason, pyramid: ImagePyramid | None, note: Reason | None) -> None:
         if row is self.row:
             self.problem, self.pyramid, self.preview_note = why, pyramid, note
             self._has_loaded(row)
@@ -213,18 +213,18 @@ def _network_input_of(row: WorkListRow) -> tuple[InputSpec, Box | None] | None:
     return spec, lungs.box(rows=facts.rows, columns=facts.columns, margin=spec.crop_margin, crop=spec.crop)
 
 
-def _pyramids(image: Image, seen: tuple[InputSpec, Box | None] | None) -> tuple[Pyramid, Pyramid | None]:
+def _pyramids(image: Image, seen: tuple[InputSpec, Box | None] | None) -> tuple[ImagePyramid, ImagePyramid | None]:
     """Return an image at several resolutions, and the network's input made from the image; None without a network.
 
     seen  specification of the network's input, and the region of the image
     """
     if seen is None:
-        return pyramid_of(image), None
+        return make_image_pyramid(image), None
     tensor = to_network_input(image, seen[0], box=seen[1])
-    return pyramid_of(image), pyramid_of(Image(pixels=tensor.values[0, :, :, 0]))
+    return make_image_pyramid(image), make_image_pyramid(Image(pixels=tensor.values[0, :, :, 0]))
 
 
-def _stored_picture(session: Session, outcome: Outcome) -> tuple[Pyramid | None, Reason | None]:
+def _stored_picture(session: Session, outcome: Outcome) -> tuple[ImagePyramid | None, Reason | None]:
     """Return the preview or thumbnail stored with a result, and the notice to show with the picture.
 
     The picture is None if none is stored.
@@ -249,7 +249,7 @@ _MAX_ENLARGED_PIXELS: Final = 2**26
 _AS_IT_IS: Final = Window(127.5, 255.0, "LINEAR_EXACT")  # a preview contains grey levels as displayed
 
 
-def enlarge_preview(pixels: NDArray[np.uint8], *, rows: int, columns: int) -> Pyramid | None:
+def enlarge_preview(pixels: NDArray[np.uint8], *, rows: int, columns: int) -> ImagePyramid | None:
     """Enlarge grey levels (height, width) uint8 to an image of rows x columns pixels.
 
     Returns None if the image would have no pixel, or more than 67 million.
@@ -262,4 +262,4 @@ def enlarge_preview(pixels: NDArray[np.uint8], *, rows: int, columns: int) -> Py
         columns, rows, Qt.AspectRatioMode.IgnoreAspectRatio, Qt.TransformationMode.SmoothTransformation
     ).convertToFormat(QImage.Format.Format_Grayscale8)
     lines = np.frombuffer(large.constBits(), np.uint8).reshape(rows, large.bytesPerLine())
-    return pyramid_of(Image(pixels=lines[:, :columns].copy(), window=_AS_IT_IS, has_approximate_pixels=True))
+    return make_image_pyramid(Image(pixels=lines[:, :columns].copy(), window=_AS_IT_IS, has_approximate_pixels=True))

@@ -11,7 +11,7 @@ import numpy as np
 from PySide6.QtCore import QPointF, QRect, QRectF, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetrics, QImage, QPainter, QPainterPath, QPen, QPolygonF, QTransform
 
-from fieldray.desktop.image_painting import MeasurementLine, Point, Pyramid, Size, ViewState
+from fieldray.desktop.image_painting import ImagePyramid, MeasurementLine, Point, Size, ViewState
 from fieldray.desktop.style import preserve_painter_state
 from fieldray.desktop.widgets import without_markup
 from fieldray.domain import heat_map
@@ -34,14 +34,14 @@ Corners = Mapping[Qt.AlignmentFlag, tuple[str, ...]]
 
 
 def corner_texts(
-    translator: Translator, ref: ImageRef, pyramid: Pyramid, state: ViewState, *, percent: float
+    translator: Translator, ref: ImageRef, pyramid: ImagePyramid, state: ViewState, *, percent: float
 ) -> Corners:
     """Return the lines of text for each of the four corners of an image.
 
     percent  the zoom: at 100, one image pixel covers one pixel of the screen
     """
     header, hides_names = ref.header, translator.hides_names()
-    window = state.window or pyramid.initial_window
+    window = state.display_window or pyramid.initial_display_window
     level = window.center * pyramid.image.value_scale + pyramid.image.value_offset
     width = window.width * abs(pyramid.image.value_scale)
     # A file name is cut into lines, because it has no spaces at which lines could break.
@@ -154,7 +154,7 @@ def patient_lines(translator: Translator, header: ImageHeader) -> tuple[str, ...
     return _without_empty((format_person_name(header.patient_name), header.patient_id, sex_and_age))
 
 
-def _size_line(translator: Translator, pyramid: Pyramid) -> str:
+def _size_line(translator: Translator, pyramid: ImagePyramid) -> str:
     size = translator.text("{columns} × {rows} px", columns=pyramid.columns, rows=pyramid.rows)
     spacing = pyramid.image.spacing_mm
     if spacing is None:
@@ -229,13 +229,13 @@ def measurement_text(translator: Translator, state: ViewState, index: int, image
 
     index  index of the line in `state.lines`
     """
-    pair, line = state.line_pair(index), state.lines[index]
+    pair, line = state.line_pair(index), state.measurement_lines[index]
     if line.kind == "measure":
         return length_text(translator, line, image)
     if line.kind == "region":
         return _region_text(translator, line, image)
     if len(pair) == 1:
-        is_last = not any(other.kind == line.kind for other in state.lines[index + 1 :])
+        is_last = not any(other.kind == line.kind for other in state.measurement_lines[index + 1 :])
         return translator.text("Draw the second measuring line") if is_last else ""
     if line.kind == "angle":
         angle = angle_degrees(pair[0], line, image)
@@ -302,7 +302,7 @@ def draw_lung_outline(painter: QPainter, outline: QPainterPath, transform: QTran
 
 
 def draw_measurement_lines(
-    painter: QPainter, state: ViewState, pyramid: Pyramid, translator: Translator, *, view: Size, font: QFont
+    painter: QPainter, state: ViewState, pyramid: ImagePyramid, translator: Translator, *, view: Size, font: QFont
 ) -> None:
     """Draw the lines of measurement. The result of each line is drawn next to the line's end.
 
@@ -311,7 +311,7 @@ def draw_measurement_lines(
     transform = state.transform(pyramid.size, view)
     with preserve_painter_state(painter, QPainter.RenderHint.Antialiasing):
         painter.setFont(font)
-        for index, line in enumerate(state.lines):
+        for index, line in enumerate(state.measurement_lines):
             start, end = transform.map(QPointF(*line.start)), transform.map(QPointF(*line.end))
             for shade, width in ((QColor(0, 0, 0, 150), 4.0), (QColor(*_LINE_COLOUR), 1.8)):
                 painter.setPen(QPen(shade, width))

@@ -60,7 +60,7 @@ class PriorCard(QWidget):
         self.state_label, self.score_label, self.region_label = label(role="muted"), label(), label()
         self.score_label.setAccessibleName(translator.text("Scores of both images"))
         self.maps = HeatMapPair(comparing, translator)
-        self.opacity = slider(switches.difference_opacity)
+        self.opacity = slider(switches.difference_opacity_percent)
         self.opacity.setAccessibleName(translator.text("Opacity of the difference colours"))
         self.opacity.valueChanged.connect(lambda percent: switches.set(difference_opacity=percent))
         self._strength = QWidget()

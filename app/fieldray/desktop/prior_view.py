@@ -16,12 +16,12 @@ from fieldray.desktop.comparison_controller import ComparisonController
 from fieldray.desktop.image_painting import (
     DisplaySwitches,
     ImageOverlays,
-    Pyramid,
+    ImagePyramid,
     Size,
     ViewState,
     draw_heat_map,
     grey_image,
-    matching_window,
+    matching_display_window,
 )
 from fieldray.desktop.overlay import draw_edged_text
 from fieldray.desktop.style import preserve_painter_state
@@ -106,7 +106,7 @@ class PriorView(QObject):
 
     # ---- painting over the current image
 
-    def draw(self, painter: QPainter, pyramid: Pyramid, state: ViewState, view: Size) -> None:
+    def draw(self, painter: QPainter, pyramid: ImagePyramid, state: ViewState, view: Size) -> None:
         """Draw the prior image, or the colours of the differences, over the current image."""
         laid, mode, transform = self._comparing.overlays, self.mode, state.transform(pyramid.size, view)
         if laid is None:
@@ -119,7 +119,7 @@ class PriorView(QObject):
         elif mode == "blink" and self.shows_prior:
             draw_prior(painter, laid, pyramid, state, view)
         elif mode == "difference":
-            opacity = self.switches.difference_opacity / 100
+            opacity = self.switches.difference_opacity_percent / 100
             draw_heat_map(painter, laid.difference, transform, image=pyramid.size, opacity=opacity)
             draw_region_numbers(painter, laid, transform)
         if self.switches.prior_mesh:
@@ -296,7 +296,9 @@ def _height(metrics: QFontMetrics, caption: str, width: int) -> int:
     return metrics.boundingRect(QRect(0, 0, max(width, 1), 1000), Qt.TextFlag.TextWordWrap, caption).height()
 
 
-def draw_prior(painter: QPainter, overlays: ImageOverlays, open_pyramid: Pyramid, state: ViewState, view: Size) -> None:
+def draw_prior(
+    painter: QPainter, overlays: ImageOverlays, open_pyramid: ImagePyramid, state: ViewState, view: Size
+) -> None:
     """Draw the aligned prior image in place of the current image. Regions without pixels stay empty.
 
     The display window corresponds to that of the current image (see `matching_window`).
@@ -305,8 +307,10 @@ def draw_prior(painter: QPainter, overlays: ImageOverlays, open_pyramid: Pyramid
     open_pyramid  the current image
     state, view   state and size of the view
     """
-    window = matching_window(state.window, open_pyramid, overlays.prior)
-    grey = overlays.prior.grey_level_table(window, inverted=state.inverted).take(overlays.prior.levels[0])
+    window = matching_display_window(state.display_window, open_pyramid, overlays.aligned_prior)
+    grey = overlays.aligned_prior.grey_level_table(window, inverted=state.is_inverted).take(
+        overlays.aligned_prior.levels[0]
+    )
     with preserve_painter_state(painter):
         painter.setTransform(state.transform(open_pyramid.size, view), combine=True)
         whole = QRectF(0, 0, open_pyramid.columns, open_pyramid.rows)
@@ -314,7 +318,9 @@ def draw_prior(painter: QPainter, overlays: ImageOverlays, open_pyramid: Pyramid
         painter.setClipRect(whole, Qt.ClipOperation.IntersectClip)
         painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform)
         height, width = grey.shape
-        painter.drawImage(QRectF(0, 0, width * overlays.step, height * overlays.step), grey_image(grey))
+        painter.drawImage(
+            QRectF(0, 0, width * overlays.reduction_factor, height * overlays.reduction_factor), grey_image(grey)
+        )
 
 
 def draw_alignment_grid(painter: QPainter, overlays: ImageOverlays, transform: QTransform, *, image: Size) -> None:
@@ -328,7 +334,7 @@ def draw_alignment_grid(painter: QPainter, overlays: ImageOverlays, transform: Q
     outline.addRect(QRectF(0, 0, image.width, image.height))
     with preserve_painter_state(painter, QPainter.RenderHint.Antialiasing):
         painter.setClipPath(transform.map(outline), Qt.ClipOperation.IntersectClip)
-        shown = transform.map(overlays.mesh)
+        shown = transform.map(overlays.alignment_grid)
         for shade, width in ((QColor(0, 0, 0, 120), 2.5), (QColor(120, 220, 170, 200), 1.0)):
             painter.strokePath(shown, QPen(shade, width))
         painter.setPen(QPen(QColor(0, 0, 0, 180), 1))

@@ -15,13 +15,13 @@ from fieldray.desktop.image_painting import (
     MEASURE_TOOLS,
     DisplaySwitches,
     HeatMap,
+    ImagePyramid,
     MeasureTool,
     Point,
-    Pyramid,
     Size,
     Tool,
     ViewState,
-    dragged_window,
+    dragged_display_window,
     draw_heat_map,
     draw_image,
     draw_thumbnail,
@@ -168,7 +168,7 @@ class Viewer(QWidget):
         number  number of the key, 1 to 5
         """
         if self.pyramid is not None:
-            self.apply_view_state(replace(self.state, window=self.pyramid.presets[number - 1]))
+            self.apply_view_state(replace(self.state, window=self.pyramid.display_window_presets[number - 1]))
 
     def update_cursor(self) -> None:
         """Set the shape of the mouse cursor to that of the tool for the left button."""
@@ -198,7 +198,7 @@ class Viewer(QWidget):
         self.update()
 
     @property
-    def pyramid(self) -> Pyramid | None:
+    def pyramid(self) -> ImagePyramid | None:
         """The displayed image, which may be the network's input; None while the image is being loaded."""
         return self._open_image.network_image if self.shows_network_view else self._open_image.pyramid
 
@@ -223,7 +223,7 @@ class Viewer(QWidget):
             painter.drawRect(self.rect().adjusted(0, 0, -1, -1))
         painter.end()
 
-    def draw(self, painter: QPainter, pyramid: Pyramid) -> None:
+    def draw(self, painter: QPainter, pyramid: ImagePyramid) -> None:
         """Draw the image with its overlays and texts."""
         row = self._open_image.row
         assert row is not None
@@ -242,13 +242,13 @@ class Viewer(QWidget):
             )
             self._draw_label(painter, caption, edge=Qt.AlignmentFlag.AlignTop)
         else:
-            percent = 100 * self.state.scale(self.image_size, self.view_size) * self.devicePixelRatio()
+            percent = 100 * self.state.points_per_pixel(self.image_size, self.view_size) * self.devicePixelRatio()
             corners = corner_texts(self._translator, row.outcome.ref, pyramid, self.state, percent=percent)
             if layer is not None:  # the prior image has its own labels
                 corners = {BOTTOM_RIGHT: corners[BOTTOM_RIGHT]}
             draw_corner_texts(painter, area, corners, font)
 
-    def _draw_scene(self, painter: QPainter, pyramid: Pyramid, state: ViewState) -> None:
+    def _draw_scene(self, painter: QPainter, pyramid: ImagePyramid, state: ViewState) -> None:
         """Draw the image with all overlays in a state of the view."""
         view, transform = self.view_size, state.transform(pyramid.size, self.view_size)
         draw_image(painter, pyramid, state, view, pixel_ratio=painter.device().devicePixelRatioF())
@@ -265,7 +265,7 @@ class Viewer(QWidget):
         font = scaled_font(self.font(), 0.92)
         draw_measurement_lines(painter, state, pyramid, self._translator, view=view, font=font)
 
-    def _draw_magnified(self, painter: QPainter, pyramid: Pyramid, state: ViewState) -> None:
+    def _draw_magnified(self, painter: QPainter, pyramid: ImagePyramid, state: ViewState) -> None:
         """Draw a round magnifier at the mouse, which enlarges the image with its overlays."""
         at, glass = self._key_position, QPainterPath()
         glass.addEllipse(at, _GLASS_RADIUS, _GLASS_RADIUS)
@@ -388,8 +388,11 @@ class Viewer(QWidget):
     def _windowed(self, before: ViewState, by: tuple[float, float]) -> ViewState:
         pyramid = self.pyramid
         assert pyramid is not None
-        gain = pyramid.initial_window.width / _WINDOW_POINTS
-        return replace(before, window=dragged_window(before.window or pyramid.initial_window, by, gain=gain))
+        gain = pyramid.initial_display_window.width / _WINDOW_POINTS
+        return replace(
+            before,
+            window=dragged_display_window(before.display_window or pyramid.initial_display_window, by, gain=gain),
+        )
 
     # ---- lines and positions
 
@@ -405,7 +408,7 @@ class Viewer(QWidget):
 
     def _show_state(self, state: ViewState) -> None:
         self.state, self.changed_s = state, time.monotonic()
-        pyramid, lines = self.pyramid, state.lines
+        pyramid, lines = self.pyramid, state.measurement_lines
         measured = measurement_text(self._translator, state, len(lines) - 1, pyramid.image) if pyramid and lines else ""
         self.setAccessibleDescription(measured)
         self.state_changed.emit()
