@@ -50,7 +50,7 @@ from fieldray.desktop.dialogs import (
     guide_dialog,
 )
 from fieldray.desktop.image_painting import ViewState
-from fieldray.desktop.intent import Intent, IntentQuestion, PackInUse
+from fieldray.desktop.intent import IntentQuestion, PackInUse, ScreeningIntent
 from fieldray.desktop.keys import KeyListDialog
 from fieldray.desktop.pack_choice import PackQuestion, QuestionKind
 from fieldray.desktop.packs_page import PackDialog
@@ -333,10 +333,10 @@ def dialogs(desk: Desk, translator: Translator, text: str = "made up") -> Iterat
     for kind in get_args(QuestionKind):
         yield PackDialog(PackQuestion(kind=kind, candidate=asked, reason=why), bench.packs, translator, window)
     yield SettingsDialog(bench.settings, translator, window)
-    used = PackInUse(name=text, version=text, model_sha256="0" * 64, ages_years=(18, 95), source=asked)
+    used = PackInUse(name=text, version=text, model_sha256="0" * 64, ages_years=(18, 95), listed_pack=asked)
     yield ages_question_box(
         window,
-        IntentQuestion("ages", Intent(number=0, paths=(Path("/images", text),), pack=used)),
+        IntentQuestion("ages", ScreeningIntent(serial_number=0, paths=(Path("/images", text),), pack=used)),
         bench.screening,
         translator,
     )

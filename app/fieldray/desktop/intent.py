@@ -35,7 +35,7 @@ class PackInUse:
     version: str
     model_sha256: str
     ages_years: tuple[int, int] | None
-    source: PackCandidate = field(compare=False)  # answers hold for a copy of the pack in another folder
+    listed_pack: PackCandidate = field(compare=False)  # answers hold for a copy of the pack in another folder
 
     @classmethod
     def from_model(cls, source: PackCandidate, model: Model) -> PackInUse:
@@ -45,7 +45,7 @@ class PackInUse:
             version=model.manifest.version,
             model_sha256=model.model_sha256,
             ages_years=model.manifest.accepted.ages_years,
-            source=source,
+            listed_pack=source,
         )
 
     def is_same_pack(self, candidate: PackCandidate) -> bool:
@@ -66,11 +66,11 @@ class AvailablePacks:
     """
 
     pack_in_use: PackInUse | None = None
-    point: str | None = ""
+    operating_point_name: str | None = ""
     additional_packs: tuple[PackInUse, ...] = ()
     ready_packs: tuple[PackCandidate, ...] = ()
     is_chosen_by_person: bool = False
-    is_settled: bool = False
+    can_choose_pack: bool = False
 
     def find_ready_pack(self, name: str) -> PackCandidate | None:
         """Return the pack of `ready_packs` with this name; None if there is no such pack.
@@ -82,11 +82,11 @@ class AvailablePacks:
 
     def is_in_use(self, name: str) -> bool:
         """Return whether the pack in use has this name."""
-        return self.pack_in_use is not None and bool(packs_named(name, [self.pack_in_use.source]))
+        return self.pack_in_use is not None and bool(packs_named(name, [self.pack_in_use.listed_pack]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Intent:
+class ScreeningIntent:
     """A person's wish to screen some paths, with the answers given so far.
 
     number               serial number from 0; tells apart two intents with the same folder and pack
@@ -101,7 +101,7 @@ class Intent:
     watches              whether images that are added to these folders later are screened, too
     """
 
-    number: int
+    serial_number: int
     paths: tuple[Path, ...]
     listed_image_count: int = 0
     clicked_pack: PackCandidate | None = None
@@ -110,7 +110,7 @@ class Intent:
     pack: PackInUse | None = None
     additional_packs: tuple[PackInUse, ...] = ()
     ages_confirmed: bool | None = None
-    watches: bool = False
+    watches_folders: bool = False
 
     @property
     def packs(self) -> tuple[PackInUse, ...]:
@@ -132,14 +132,14 @@ class IntentQuestion:
     """
 
     kind: Literal["pack", "ages"]
-    intent: Intent
+    intent: ScreeningIntent
 
 
 @dataclass(frozen=True, slots=True)
-class CollectFactsCommand:
+class CollectPathFactsCommand:
     """The command to collect the facts about an intent's paths, and then to call `handle_collected_facts`."""
 
-    intent: Intent
+    intent: ScreeningIntent
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class UsePackCommand:
     """
 
     candidate: PackCandidate
-    point: str
+    operating_point_name: str
     is_card_clicked: bool
 
 
@@ -162,22 +162,22 @@ class StartIntendedRunCommand:
     remembered  the pack that was remembered for the paths of the intent, or None
     """
 
-    intent: Intent
+    intent: ScreeningIntent
     remembered: RememberedPack | None
 
 
 @dataclass(frozen=True, slots=True)
-class ReportDroppedCommand:
+class ReportDroppedIntentCommand:
     """The command to report to a person that an intent was dropped, so that its paths are not screened.
 
     is_pack_replaced  whether another pack was put in use; if False, other paths were opened
     """
 
-    intent: Intent
+    intent: ScreeningIntent
     is_pack_replaced: bool
 
 
-Commands = tuple[CollectFactsCommand | UsePackCommand | StartIntendedRunCommand | ReportDroppedCommand, ...]
+Commands = tuple[CollectPathFactsCommand | UsePackCommand | StartIntendedRunCommand | ReportDroppedIntentCommand, ...]
 
 
 class IntentStateMachine:
@@ -188,7 +188,7 @@ class IntentStateMachine:
     """
 
     def __init__(self) -> None:
-        self.intent: Intent | None = None
+        self.intent: ScreeningIntent | None = None
         self.question: IntentQuestion | None = None
         self._packs = AvailablePacks()
         self._default = "", ""
@@ -204,7 +204,11 @@ class IntentStateMachine:
 
         watches  whether images that are added to the folders later are screened, too
         """
-        return self._begin(Intent(number=self._count, paths=tuple(paths), clicked_pack=self._prepared, watches=watches))
+        return self._begin(
+            ScreeningIntent(
+                serial_number=self._count, paths=tuple(paths), clicked_pack=self._prepared, watches_folders=watches
+            )
+        )
 
     def handle_start_button(self, paths: Sequence[Path], *, listed_image_count: int = 0) -> Commands:
         """Handle the Start button: screen paths with the pack that the header of the window names.
@@ -213,18 +217,28 @@ class IntentStateMachine:
         listed_image_count  number of images in the shown list; 0 if the list belongs to other paths
         """
         used, folders = self._packs.pack_in_use, tuple(paths)
-        watches = bool(self.intent and self.intent.watches and self.intent.paths == folders)
+        watches = bool(self.intent and self.intent.watches_folders and self.intent.paths == folders)
         return self._begin(
-            Intent(number=self._count, paths=folders, listed_image_count=listed_image_count, pack=used, watches=watches)
+            ScreeningIntent(
+                serial_number=self._count,
+                paths=folders,
+                listed_image_count=listed_image_count,
+                pack=used,
+                watches_folders=watches,
+            )
         )
 
-    def drop_intent(self, *, instead: Sequence[Path] = ()) -> Commands:
+    def drop_intent(self, *, replacement_paths: Sequence[Path] = ()) -> Commands:
         """Cancel the waiting intent with its answers, and report that its paths were not screened.
 
         instead  paths that are opened in place of the intent's paths; equal paths are not reported
         """
         lost, self.intent, self.question, self._prepared = self.intent, None, None, None
-        return (ReportDroppedCommand(lost, is_pack_replaced=False),) if lost and lost.paths != tuple(instead) else ()
+        return (
+            (ReportDroppedIntentCommand(lost, is_pack_replaced=False),)
+            if lost and lost.paths != tuple(replacement_paths)
+            else ()
+        )
 
     def answer(self, question: IntentQuestion | None, answer: PackCandidate | bool | None) -> Commands:
         """Handle a person's answer to a question.
@@ -248,14 +262,16 @@ class IntentStateMachine:
 
     # ---- events
 
-    def handle_collected_facts(self, intent: Intent, remembered: RememberedPack | None, lacks_ages: bool) -> Commands:
+    def handle_collected_facts(
+        self, intent: ScreeningIntent, remembered: RememberedPack | None, lacks_ages: bool
+    ) -> Commands:
         """Handle the facts that `CollectFactsCommand` asked for. The facts are ignored if a newer intent has begun.
 
         intent      the intent whose paths were examined
         remembered  the pack that a person chose for these paths earlier, or None
         lacks_ages  whether files may lack the patient's age
         """
-        if self.intent is None or self.intent.number != intent.number:
+        if self.intent is None or self.intent.serial_number != intent.serial_number:
             return ()
         self._known = remembered, lacks_ages
         return self._advance()
@@ -267,17 +283,17 @@ class IntentStateMachine:
         """
         self._packs, self._default = packs, default
         used = packs.pack_in_use
-        if packs.is_settled and self._prepared and not (used and used.is_same_pack(self._prepared)):
+        if packs.can_choose_pack and self._prepared and not (used and used.is_same_pack(self._prepared)):
             self._prepared = None
         return self._advance()
 
     # ---- decisions
 
-    def _begin(self, intent: Intent) -> Commands:
-        lost = self.drop_intent(instead=intent.paths)
+    def _begin(self, intent: ScreeningIntent) -> Commands:
+        lost = self.drop_intent(replacement_paths=intent.paths)
         self._count += 1
         self.intent, self._known, self._tried = intent, None, None
-        return (*lost, CollectFactsCommand(intent))
+        return (*lost, CollectPathFactsCommand(intent))
 
     def _change(self, **parts: object) -> None:
         assert self.intent is not None
@@ -298,12 +314,12 @@ class IntentStateMachine:
         """Begin a new intent without answers for the current paths, and ask for the pack."""
         assert self.intent is not None
         before = self.intent
-        self.intent = Intent(
-            number=self._count,
+        self.intent = ScreeningIntent(
+            serial_number=self._count,
             paths=before.paths,
             listed_image_count=before.listed_image_count,
             needs_card_click=True,
-            watches=before.watches,
+            watches_folders=before.watches_folders,
         )
         self._count += 1
         self.question = IntentQuestion("pack", self.intent)
@@ -311,22 +327,22 @@ class IntentStateMachine:
     def _advance(self) -> Commands:
         """Decide the pack, then the ages, and then start the run, as far as the facts are known."""
         intent, packs = self.intent, self._packs
-        if intent is None or self._known is None or not packs.is_settled:
+        if intent is None or self._known is None or not packs.can_choose_pack:
             return ()
         if intent.pack is None:
             return self._settle_pack(intent)
         if intent.pack != packs.pack_in_use:
             self._ask_for_card()
-            return (ReportDroppedCommand(intent, is_pack_replaced=True),)
+            return (ReportDroppedIntentCommand(intent, is_pack_replaced=True),)
         return self._settle_ages(intent)
 
-    def _settle_pack(self, intent: Intent) -> Commands:
+    def _settle_pack(self, intent: ScreeningIntent) -> Commands:
         packs, used, chosen = self._packs, self._packs.pack_in_use, intent.clicked_pack
         name, point = self._wanted(intent)
         if (
             used
             and packs.is_in_use(name)
-            and packs.point in (None, point)
+            and packs.operating_point_name in (None, point)
             and (not chosen or used.is_same_pack(chosen))
         ):
             is_said = chosen is None or _ages_of(chosen) == used.ages_years
@@ -341,7 +357,7 @@ class IntentStateMachine:
         self._tried = wanted
         return (wanted,)
 
-    def _wanted(self, intent: Intent) -> tuple[str, str]:
+    def _wanted(self, intent: ScreeningIntent) -> tuple[str, str]:
         """Return the names of the pack and the operating point to use; "" if a person must be asked.
 
         The choice for these images precedes the site's default. The default never silently replaces a pack that a
@@ -359,7 +375,7 @@ class IntentStateMachine:
         is_other = packs.is_chosen_by_person and packs.pack_in_use is not None and not packs.is_in_use(self._default[0])
         return ("", "") if is_other or intent.needs_card_click else self._default
 
-    def _settle_ages(self, intent: Intent) -> Commands:
+    def _settle_ages(self, intent: ScreeningIntent) -> Commands:
         """Start the run if the question about the patients' ages is answered or not needed. Otherwise ask a person.
 
         Ages confirmed for the first pack also count for the other packs if every pack accepts all ages of the first.

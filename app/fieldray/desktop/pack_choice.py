@@ -193,11 +193,11 @@ class PackChoice(QObject):
         is_busy = self.loading is not None or self.question is not None or bool(self.others.loading)
         return AvailablePacks(
             pack_in_use=PackInUse.from_model(self.source, self.model) if self.source and self.model else None,
-            point=None if self.is_persons_point else self.point_name or "",
+            operating_point_name=None if self.is_persons_point else self.point_name or "",
             additional_packs=tuple(PackInUse.from_model(*entry) for entry in self.others.ticked_packs),
             ready_packs=tuple(entry for entry in entries if entry and entry.problem is None),
             is_chosen_by_person=self.is_chosen_by_person,
-            is_settled=self.is_listed and not is_busy,
+            can_choose_pack=self.is_listed and not is_busy,
         )
 
     @property

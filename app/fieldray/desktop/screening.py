@@ -12,12 +12,12 @@ from PySide6.QtCore import QObject, Signal
 
 from fieldray.desktop.background import BackgroundTasks, Services
 from fieldray.desktop.intent import (
-    CollectFactsCommand,
+    CollectPathFactsCommand,
     Commands,
-    Intent,
     IntentQuestion,
     IntentStateMachine,
-    ReportDroppedCommand,
+    ReportDroppedIntentCommand,
+    ScreeningIntent,
     StartIntendedRunCommand,
     UsePackCommand,
 )
@@ -261,23 +261,23 @@ class ScreeningController(QObject):
         """
         for command in commands:
             match command:
-                case CollectFactsCommand():
+                case CollectPathFactsCommand():
                     self._collect_facts(command.intent)
                 case UsePackCommand():
                     use = self.packs.use if command.is_card_clicked else self.packs.use_earlier_choice
-                    use(command.candidate, point=command.point)
+                    use(command.candidate, point=command.operating_point_name)
                 case StartIntendedRunCommand():
                     self._screen(command.intent, command.remembered)
-                case ReportDroppedCommand(is_pack_replaced=True):
+                case ReportDroppedIntentCommand(is_pack_replaced=True):
                     closed = reason("question_closed", paths=_listed(command.intent.paths))
                     self._board.post_reason("question", closed, level="warning")
-                case ReportDroppedCommand():
-                    self._name_unscreened(command.intent.paths, watches=command.intent.watches)
+                case ReportDroppedIntentCommand():
+                    self._name_unscreened(command.intent.paths, watches=command.intent.watches_folders)
         if self._seen != self.question:  # only now, because the start of a run empties the work list
             self._seen = self.question
             self.question_changed.emit()
 
-    def _collect_facts(self, intent: Intent) -> None:
+    def _collect_facts(self, intent: ScreeningIntent) -> None:
         """Collect the facts about an intent's paths in the background, because the disk may be slow."""
         self.background.run_with_services(
             lambda services: (
@@ -291,7 +291,7 @@ class ScreeningController(QObject):
         )
 
     def _looked(
-        self, intent: Intent, are_empty_folders: bool, remembered: RememberedPack | None, lacks_ages: bool
+        self, intent: ScreeningIntent, are_empty_folders: bool, remembered: RememberedPack | None, lacks_ages: bool
     ) -> None:
         """Handle the facts about an intent's paths.
 
@@ -301,10 +301,10 @@ class ScreeningController(QObject):
         remembered         the pack that a person chose for these paths earlier, or None
         lacks_ages         whether files may lack the patient's age
         """
-        if not are_empty_folders or intent.watches or self._playbook.intent != intent:
+        if not are_empty_folders or intent.watches_folders or self._playbook.intent != intent:
             self._do(self._playbook.handle_collected_facts(intent, remembered, lacks_ages or are_empty_folders))
             return
-        self._do(self._playbook.drop_intent(instead=intent.paths))
+        self._do(self._playbook.drop_intent(replacement_paths=intent.paths))
         self.show_run_notes([reason("no_image_in", path=path) for path in intent.paths])
         self._restore()
 
@@ -315,17 +315,17 @@ class ScreeningController(QObject):
             self._enter(state)
             self._begin_next()
 
-    def _screen(self, intent: Intent, remembered: RememberedPack | None) -> None:
+    def _screen(self, intent: ScreeningIntent, remembered: RememberedPack | None) -> None:
         models = self._models
         self._forget_notes()
         self._board.withdraw("question")
         self._board.withdraw_by_prefix(_failed(intent.paths))
         self.paths, self.manifest, self.run_models = intent.paths, models[0].manifest, models
         self.progress = self.run_id = self.past_run = None
-        self.watches = intent.watches
+        self.watches = intent.watches_folders
         self._remember(intent, remembered)
         self._enter("starting")
-        if intent.watches:
+        if intent.watches_folders:
             paths, since_s = _listed(intent.paths), time.time()
             self._board.post(
                 "watch",
@@ -341,13 +341,16 @@ class ScreeningController(QObject):
         self._use(models)
         self._begun = self.background.run_with_services(
             lambda services: services.session.start(
-                intent.paths, operating_point=point, ages_confirmed=ages_confirmed, watches_folders=intent.watches
+                intent.paths,
+                operating_point=point,
+                ages_confirmed=ages_confirmed,
+                watches_folders=intent.watches_folders,
             ),
             channel="run",
             failed=self._not_started,
         )
 
-    def _remember(self, intent: Intent, remembered: RememberedPack | None) -> None:
+    def _remember(self, intent: ScreeningIntent, remembered: RememberedPack | None) -> None:
         """Store the packs of a folder for later runs over the folder, unless they are the site's default.
 
         remembered  the packs stored so far, or None
@@ -363,7 +366,7 @@ class ScreeningController(QObject):
                 reason("packs_missing", packs=", ".join(missing), pack=pack.name),
                 level="warning",
             )
-        if ((pack.name, point) != known or additional != before) and pack.source.trust != "legacy":
+        if ((pack.name, point) != known or additional != before) and pack.listed_pack.trust != "legacy":
             self.background.run_with_services(
                 lambda services: services.remembered_packs.remember(
                     intent.paths, pack.name, operating_point=point, additional=additional

@@ -187,7 +187,7 @@ def ages_question_box(
     more = text(
         "PNG and JPEG files do not say how old a patient is. Your answer about the age is written into every result. "
         "The pack in use is {pack}.",
-        pack=" + ".join(f"{translator.pack_text(pack.source.names)} {pack.version}" for pack in intent.packs),
+        pack=" + ".join(f"{translator.pack_text(pack.listed_pack.names)} {pack.version}" for pack in intent.packs),
     )
     answers = {
         text("Yes, all patients are of this age"): lambda: screening.answer(question, True),

@@ -13,13 +13,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from fieldray.desktop.intent import (
     AvailablePacks,
-    CollectFactsCommand,
+    CollectPathFactsCommand,
     Commands,
-    Intent,
     IntentQuestion,
     IntentStateMachine,
     PackInUse,
-    ReportDroppedCommand,
+    ReportDroppedIntentCommand,
+    ScreeningIntent,
     StartIntendedRunCommand,
     UsePackCommand,
 )
@@ -49,13 +49,15 @@ PACKS = (CHILDREN, ADULTS, NAMESAKE, NEWER, QUESTIONABLE)
 def used(entry: PackCandidate) -> PackInUse:
     assert entry.manifest is not None
     name, ages = entry.signed_id, entry.manifest.accepted.ages_years
-    return PackInUse(name=name, version=entry.version, model_sha256=entry.version * 8, ages_years=ages, source=entry)
+    return PackInUse(
+        name=name, version=entry.version, model_sha256=entry.version * 8, ages_years=ages, listed_pack=entry
+    )
 
 
 def reach(
     entry: PackCandidate | None = None, *, ready: tuple[PackCandidate, ...] = (CHILDREN, ADULTS)
 ) -> AvailablePacks:
-    return AvailablePacks(pack_in_use=used(entry) if entry else None, ready_packs=ready, is_settled=True)
+    return AvailablePacks(pack_in_use=used(entry) if entry else None, ready_packs=ready, can_choose_pack=True)
 
 
 def state_machine_with(pack: PackCandidate | None, *, default: str = "") -> IntentStateMachine:
@@ -70,7 +72,9 @@ def answer_facts_request(
 ) -> Commands:
     """Answer the request for facts about a folder; the other commands must report given-up folders."""
     *lost, look = commands
-    assert isinstance(look, CollectFactsCommand) and all(isinstance(one, ReportDroppedCommand) for one in lost)
+    assert isinstance(look, CollectPathFactsCommand) and all(
+        isinstance(one, ReportDroppedIntentCommand) for one in lost
+    )
     return playbook.handle_collected_facts(look.intent, known, lacks_ages)
 
 
@@ -93,11 +97,11 @@ def test_a_watch_stays_a_watch_through_questions_and_start() -> None:
     playbook.answer(question(playbook), CHILDREN)
     playbook.update_packs(reach(ADULTS), default=("", ""))  # a drive with another pack
     asked = question(playbook)
-    assert (asked.kind, asked.intent.watches) == ("pack", True)
+    assert (asked.kind, asked.intent.watches_folders) == ("pack", True)
     (run,) = answer_facts_request(playbook, playbook.handle_start_button([ONE]), lacks_ages=False)
-    assert isinstance(run, StartIntendedRunCommand) and run.intent.watches
+    assert isinstance(run, StartIntendedRunCommand) and run.intent.watches_folders
     (look,) = playbook.handle_start_button([ONE])
-    assert isinstance(look, CollectFactsCommand) and not look.intent.watches, (
+    assert isinstance(look, CollectPathFactsCommand) and not look.intent.watches_folders, (
         "the watch has begun: this is another start"
     )
 
@@ -169,7 +173,7 @@ class Walk(RuleBasedStateMachine):
         self.memory: dict[Path, RememberedPack] = {}
         self.used: PackCandidate | None = None
         self.wanted: UsePackCommand | None = None  # being loaded
-        self.looks: list[Intent] = []
+        self.looks: list[ScreeningIntent] = []
         self.old: list[IntentQuestion] = []
         self.in_sight: tuple[Path, ...] = ()
         self.said_pack: dict[int, set[str]] = {}  # by intent: the packs that a card or Start named for it
@@ -195,7 +199,7 @@ class Walk(RuleBasedStateMachine):
 
     def do(self, commands: Commands) -> None:
         for command in commands:
-            if isinstance(command, CollectFactsCommand):
+            if isinstance(command, CollectPathFactsCommand):
                 self.looks.append(command.intent)
                 if self.is_fast:
                     self.look(newest=True)
@@ -214,11 +218,15 @@ class Walk(RuleBasedStateMachine):
         intent, known = run.intent, [self.memory.get(path) for path in run.intent.paths]
         assert intent.pack is not None and self.used is not None and intent.pack == used(self.used)
         name = intent.pack.name
-        sources = {self.default[0], *self.said_pack.get(intent.number, ()), *(entry.pack for entry in known if entry)}
+        sources = {
+            self.default[0],
+            *self.said_pack.get(intent.serial_number, ()),
+            *(entry.pack for entry in known if entry),
+        }
         assert name in sources
         if intent.ages_confirmed and intent.pack.ages_years:
             is_remembered = all(entry and entry.ages_confirmed and entry.pack == name for entry in known)
-            assert is_remembered or (intent.pack, True) in self.said_ages.get(intent.number, ())
+            assert is_remembered or (intent.pack, True) in self.said_ages.get(intent.serial_number, ())
         self.in_sight = intent.paths
 
     @rule(path=st.sampled_from([ONE, OTHER]))
@@ -227,7 +235,7 @@ class Walk(RuleBasedStateMachine):
         commands = self.playbook.handle_chosen_paths([path])
         assert self.playbook.intent is not None
         if prepared:
-            self.said_pack.setdefault(self.playbook.intent.number, set()).add(prepared.signed_id)
+            self.said_pack.setdefault(self.playbook.intent.serial_number, set()).add(prepared.signed_id)
         self.do(commands)
 
     @precondition(lambda self: self.used is not None and self.in_sight)
@@ -236,7 +244,7 @@ class Walk(RuleBasedStateMachine):
         self.prepared = None
         commands = self.playbook.handle_start_button(self.in_sight)
         assert self.playbook.intent is not None and self.used is not None
-        self.said_pack.setdefault(self.playbook.intent.number, set()).add(self.used.signed_id)
+        self.said_pack.setdefault(self.playbook.intent.serial_number, set()).add(self.used.signed_id)
         self.do(commands)
 
     @rule(path=st.sampled_from([ONE, OTHER]))
@@ -270,7 +278,7 @@ class Walk(RuleBasedStateMachine):
         asked = data.draw(st.sampled_from(self.old)) if old and self.old else self.playbook.question
         is_open = asked == self.playbook.question and (asked is None or asked.kind == "pack")
         if is_open and asked and self.playbook.intent:
-            since = self.playbook.intent.number
+            since = self.playbook.intent.serial_number
             self.said_pack.setdefault(since, set()).add(entry.signed_id)
             if entry.problem is None:
                 self.said_ages.setdefault(since, set()).add((used(entry), True))
@@ -283,7 +291,7 @@ class Walk(RuleBasedStateMachine):
     def answer(self, old: bool, answer: bool | None, data: st.DataObject) -> None:
         asked = data.draw(st.sampled_from(self.old)) if old else self.playbook.question
         if asked and asked == self.playbook.question and asked.kind == "ages" and answer is not None:
-            self.said_ages.setdefault(asked.intent.number, set()).add((asked.intent.pack, answer))
+            self.said_ages.setdefault(asked.intent.serial_number, set()).add((asked.intent.pack, answer))
         self.do(self.playbook.answer(asked, answer))
 
     @invariant()
@@ -292,7 +300,7 @@ class Walk(RuleBasedStateMachine):
         if asked is None:
             return
         assert intent is not None
-        assert (asked.intent.number, asked.intent.paths) == (intent.number, intent.paths)
+        assert (asked.intent.serial_number, asked.intent.paths) == (intent.serial_number, intent.paths)
         if asked.kind == "ages" and self.wanted is None:
             assert self.used is not None and asked.intent == intent and asked.intent.pack == used(self.used)
 
