@@ -107,7 +107,7 @@ def test_every_key_of_the_window_stands_in_the_guide(language: str) -> None:
     missing = [
         key.command
         for key in KEYS
-        if not {written.get(own, re.sub(r"^(\w+)\+(Left|Right|Up|Down)$", r"\1", own)) for own in key.keys} & bold
+        if not {written.get(own, re.sub(r"^(\w+)\+(Left|Right|Up|Down)$", r"\1", own)) for own in key.shortcuts} & bold
         and key.command not in ("preset_2", "preset_3", "preset_4")
     ]
     assert missing == []

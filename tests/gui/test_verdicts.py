@@ -765,7 +765,7 @@ def test_a_verdict_while_the_next_image_is_looked_up_is_not_given(desk: Desk, co
 
 def test_a_held_verdict_key_does_not_repeat(desk: Desk) -> None:
     once = {"agree", "disagree", "unsure", "withdraw", "unread", "undo", "keep_image"}
-    held = {QKeySequence(key.keys[0]) for key in TABLE if key.command in once}
+    held = {QKeySequence(key.shortcuts[0]) for key in TABLE if key.command in once}
     found = {shortcut.keys()[0]: shortcut.autoRepeat() for shortcut in desk.window.findChildren(QShortcut)}
     assert len(held) == len(once)
     assert {keys for keys, repeats in found.items() if not repeats} == held

@@ -260,7 +260,7 @@ def test_the_key_sheet_names_every_key(desk: Desk) -> None:
 
 
 def test_no_two_commands_share_a_key_and_letters_work_under_a_ukrainian_layout_too() -> None:
-    keys = [text for key in KEYS for text in (*key.keys, *cyrillic_equivalents(key.keys))]
+    keys = [text for key in KEYS for text in (*key.shortcuts, *cyrillic_equivalents(key.shortcuts))]
     assert len(keys) == len(set(keys))
     assert cyrillic_equivalents(("H", "Ctrl+F", "?", "+", "1", "Space", "Ctrl+Shift+O")) == (
         "Р",

@@ -34,7 +34,7 @@ class Key:
     """
 
     command: str
-    keys: tuple[str, ...]
+    shortcuts: tuple[str, ...]
     group: KeyGroup
     text: LocalText
     scope: KeyScope = "window"
@@ -146,7 +146,7 @@ class HeldKeys:
     def __init__(self) -> None:
         self._released_ms: dict[int, int] = {}
 
-    def release(self, event: QKeyEvent) -> None:
+    def record_release(self, event: QKeyEvent) -> None:
         """Record that a key was released."""
         if not event.isAutoRepeat():
             self._released_ms[event.key()] = event.timestamp()
@@ -187,7 +187,11 @@ def group_title(translator: Translator, group: KeyGroup) -> str:
 
 
 def make_actions(
-    commands: Mapping[str, Callable[[], None]], translator: Translator, *, window: QWidget, reading: tuple[QWidget, ...]
+    commands: Mapping[str, Callable[[], None]],
+    translator: Translator,
+    *,
+    window: QWidget,
+    reading_widgets: tuple[QWidget, ...],
 ) -> dict[str, QAction]:
     """Return a QAction for each command. The keys of an action work where `Key.scope` says.
 
@@ -200,12 +204,12 @@ def make_actions(
     """
     actions = {}
     for key in KEYS:
-        caption, written = key.text(translator), key_name(key.keys[0])
+        caption, written = key.text(translator), key_name(key.shortcuts[0])
         action = QAction(f"{caption}\t{written}", window)
         action.setIconText(caption)
         set_tooltip(action, f"{caption} ({written})")
         action.triggered.connect(lambda _=False, run=commands[key.command]: run())
-        for widget in reading if key.scope == "reading" else (window,):
+        for widget in reading_widgets if key.scope == "reading" else (window,):
             _listen(widget, key, action)
         actions[key.command] = action
     return actions
@@ -238,7 +242,7 @@ def _listen(widget: QWidget, key: Key, action: QAction) -> None:
     ignores the shortcuts of an action. So both letters become separate shortcuts that trigger the action.
     """
     shortcut = QShortcut(widget)
-    shortcut.setKeys([QKeySequence(text) for text in (*key.keys, *cyrillic_equivalents(key.keys))])
+    shortcut.setKeys([QKeySequence(text) for text in (*key.shortcuts, *cyrillic_equivalents(key.shortcuts))])
     shortcut.setAutoRepeat(key.command not in _ONCE)
     within = Qt.ShortcutContext.WidgetWithChildrenShortcut
     shortcut.setContext(within if key.scope == "reading" else Qt.ShortcutContext.WindowShortcut)
@@ -272,16 +276,16 @@ class KeyListDialog(QDialog):
 def _group_card(translator: Translator, group: KeyGroup) -> QWidget:
     grid = QGridLayout()
     grid.setColumnStretch(1, 1)
-    lines = [(",  ".join(map(key_name, key.keys)), key.text(translator)) for key in KEYS if key.group == group]
+    lines = [(",  ".join(map(key_name, key.shortcuts)), key.text(translator)) for key in KEYS if key.group == group]
     if group == "tools":
-        lines = [*mouse_lines(translator), *lines]
+        lines = [*mouse_help_lines(translator), *lines]
     for row, (keys, meaning) in enumerate(lines):
         grid.addWidget(label(keys, role="heading"), row, 0)
         grid.addWidget(label(meaning), row, 1)
     return card(label(group_title(translator, group), role="heading"), grid)
 
 
-def mouse_lines(translator: Translator) -> list[tuple[str, str]]:
+def mouse_help_lines(translator: Translator) -> list[tuple[str, str]]:
     """Return the actions of the mouse on an image, as pairs of action and explanation."""
     return [
         (translator.text("Drag with left button"), translator.text("Window (left and right) and level (up and down)")),

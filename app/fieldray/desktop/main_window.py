@@ -95,7 +95,7 @@ class MainWindow(QMainWindow):
         self.prior_card = PriorCard(controller, translator, theme, self)
         self.result_panel = ResultPanel(controller, self.prior_card, translator, theme)
         reading = (self.work_list.table, *self.area.viewers)
-        self.actions_by_name = make_actions(self._commands(), translator, window=self, reading=reading)
+        self.actions_by_name = make_actions(self._commands(), translator, window=self, reading_widgets=reading)
         self.actions_by_name["about"] = about = QAction(translator.text("About Fieldray"), self)
         about.triggered.connect(lambda: AboutDialog(translator, self).open())
         self.toolbar = Toolbar(controller, self.actions_by_name, translator, theme, self._choose)
@@ -475,7 +475,7 @@ class MainWindow(QMainWindow):
         """Ignore repeats of a held key with Ctrl. Another image may be open since the key was pressed."""
         if isinstance(event, QKeyEvent):
             if event.type() == QEvent.Type.KeyRelease:
-                self._held_keys.release(event)
+                self._held_keys.record_release(event)
             is_command = bool(event.modifiers() & Qt.KeyboardModifier.ControlModifier)
             if event.type() == QEvent.Type.ShortcutOverride and is_command and self._held_keys.is_repeat(event):
                 event.accept()  # then no shortcut uses the key
