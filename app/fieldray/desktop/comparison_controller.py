@@ -15,7 +15,7 @@ from PySide6.QtCore import QObject, Signal
 
 from fieldray.desktop.background import BackgroundTasks, Services
 from fieldray.desktop.image_painting import ImageOverlays, Point, image_overlays
-from fieldray.desktop.open_image import OpenImage
+from fieldray.desktop.open_image import CurrentImage
 from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.desktop.worklist_rows import WorkListRow
 from fieldray.domain.comparison import ImageOfPair, PairComparison
@@ -49,7 +49,7 @@ class ComparisonController(QObject):
     question_changed = Signal()
 
     def __init__(
-        self, background: BackgroundTasks, rows: WorkListModel, *, image: OpenImage, second_image: OpenImage
+        self, background: BackgroundTasks, rows: WorkListModel, *, image: CurrentImage, second_image: CurrentImage
     ) -> None:
         super().__init__()
         self._background, self._board, self._rows = background, background.notice_board, rows

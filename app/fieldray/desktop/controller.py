@@ -21,7 +21,7 @@ from fieldray.desktop.background import BackgroundTasks, EventBridge, OpenServic
 from fieldray.desktop.comparison_controller import ComparisonController
 from fieldray.desktop.image_painting import DisplaySwitches
 from fieldray.desktop.notices import Action, NoticeBoard
-from fieldray.desktop.open_image import OpenImage
+from fieldray.desktop.open_image import CurrentImage
 from fieldray.desktop.pack_choice import PackChoice
 from fieldray.desktop.past_runs import (
     AuditController,
@@ -110,11 +110,11 @@ class Controller(QObject):
         self.switches = DisplaySwitches()
         self.apply_settings(ROW_BY_KEY)
         self.switches.changed.connect(self._keep_switched)
-        self.image = OpenImage(self.background)
+        self.image = CurrentImage(self.background)
         self.judging = VerdictController(self.background, self._why_not_judged)
         self.rows = WorkListModel(translator, self.background, self.judging.verdicts, self.switches, self)
         self.read_marks = ReadMarks(self.background, self.image, self._why_not_judged)
-        self.second_image = OpenImage(self.background, channel="second image")
+        self.second_image = CurrentImage(self.background, channel="second image")
         self.comparing = ComparisonController(
             self.background, self.rows, image=self.image, second_image=self.second_image
         )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fieldray.pipeline.session import Session
 
 
-class OpenImage(QObject):
+class CurrentImage(QObject):
     """The image that is open in the window: one result, and the pixels, which are loaded in the background.
 
     The shown result never changes by itself. If the image gets a newer result, `is_replaced` becomes True. Only `show`
@@ -65,7 +65,7 @@ class OpenImage(QObject):
             next((one for one in self.packs if (one.run_id, one.position) == self._chosen), row), keeps_pixels=False
         )
 
-    def show_pack(self, row: WorkListRow) -> None:
+    def show_pack_result(self, row: WorkListRow) -> None:
         """Show another pack's result for the current image, and for images opened later.
 
         row  the row with the result of the other pack

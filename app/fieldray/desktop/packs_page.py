@@ -14,7 +14,7 @@ from PySide6.QtWidgets import QCheckBox, QDialog, QFrame, QLabel, QSizePolicy, Q
 
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.dialogs import DIALOG_MARGINS, dialog_buttons
-from fieldray.desktop.open_image import OpenImage
+from fieldray.desktop.open_image import CurrentImage
 from fieldray.desktop.pack_choice import PackChoice, PackQuestion
 from fieldray.desktop.performance_bars import PerformanceBars
 from fieldray.desktop.style import Theme, class_icon, icon
@@ -427,7 +427,7 @@ class PackButtons(QWidget):
     Result panel and heat map show the chosen pack.
     """
 
-    def __init__(self, image: OpenImage, translator: Translator, theme: Theme) -> None:
+    def __init__(self, image: CurrentImage, translator: Translator, theme: Theme) -> None:
         super().__init__()
         self._image, self._translator, self._theme = image, translator, theme
         self._column, self._said = column_layout(self, spacing=4), list[tuple[WorkListRow, str, str]]()
@@ -463,5 +463,5 @@ class PackButtons(QWidget):
 
     def _turn_to(self, row: WorkListRow) -> None:
         if row is not self._image.row:
-            self._image.show_pack(row)
+            self._image.show_pack_result(row)
         self.refresh()

@@ -16,7 +16,7 @@ from PySide6.QtWidgets import QApplication, QLineEdit, QWidget
 
 from fieldray.desktop.background import BackgroundTasks
 from fieldray.desktop.notices import Action
-from fieldray.desktop.open_image import OpenImage
+from fieldray.desktop.open_image import CurrentImage
 from fieldray.desktop.verdicts import (
     Commands,
     ReadVerdictCommand,
@@ -253,7 +253,7 @@ class ReadMarks(QObject):
 
     changed = Signal(object)
 
-    def __init__(self, background: BackgroundTasks, image: OpenImage, why_not: ReasonNotToJudge) -> None:
+    def __init__(self, background: BackgroundTasks, image: CurrentImage, why_not: ReasonNotToJudge) -> None:
         super().__init__()
         self._background, self._board, self._image, self._why_not = background, background.notice_board, image, why_not
         self.is_image_covered = False

@@ -27,7 +27,7 @@ from fieldray.desktop.image_painting import (
     draw_thumbnail,
     heat_map_of,
 )
-from fieldray.desktop.open_image import OpenImage
+from fieldray.desktop.open_image import CurrentImage
 from fieldray.desktop.overlay import (
     BOTTOM_RIGHT,
     corner_texts,
@@ -77,7 +77,9 @@ class Viewer(QWidget):
     state_changed = Signal()
     switched = Signal()  # between the image and the network's input
 
-    def __init__(self, open_image: OpenImage, switches: DisplaySwitches, translator: Translator, theme: Theme) -> None:
+    def __init__(
+        self, open_image: CurrentImage, switches: DisplaySwitches, translator: Translator, theme: Theme
+    ) -> None:
         super().__init__()
         self._open_image, self._translator, self._theme = open_image, translator, theme
         self._switches = switches
