@@ -79,7 +79,7 @@ class Desk:
     def use(self, pack_id: str) -> None:
         """Put a pack in use, and wait until the program uses it."""
         found = next(entry for entry in self.bench.packs.candidates if entry.pack_id == pack_id)
-        self.bench.packs.use(found)
+        self.bench.packs.use_pack(found)
         self.until(lambda: self.bench.packs.source == found)
 
     def plug_in(self, drive: Path, *packs: PackCandidate) -> None:

@@ -137,7 +137,7 @@ def test_a_local_point_needs_a_yes_with_two_names_and_is_then_offered(desk: Desk
     desk.until(lambda: desk.rooms.audit.taken == [("ours", "A. Physicist")])
     packs = desk.bench.packs
     desk.until(lambda: packs.model.manifest.operating_points[-1].name == "local:ours")
-    assert packs.point.name != "local:ours"  # the new point is chosen only by a person
+    assert packs.operating_point.name != "local:ours"  # the new point is chosen only by a person
     packs.choose_point_by_name("local:ours")
     desk.window.pages.setCurrentWidget(desk.window.packs_page)
     choices = desk.window.packs_page.findChildren(QComboBox)
@@ -147,5 +147,5 @@ def test_a_local_point_needs_a_yes_with_two_names_and_is_then_offered(desk: Desk
 
 def test_damaged_local_points_are_reported_when_a_pack_is_loaded(desk: Desk) -> None:
     desk.rooms.library.lost = reason("site_points_unreadable", path="/home/site_points.json", detail="cut short")
-    desk.bench.packs.use(desk.bench.packs.candidates[0])
+    desk.bench.packs.use_pack(desk.bench.packs.candidates[0])
     desk.until_shown("site_points.json cannot be read")

@@ -216,7 +216,7 @@ def test_no_text_of_a_dialog_is_cut(desk: Desk) -> None:
         desk.window.resize(*size)
         process_layout_events()
         opens = {name: desk.window.actions_by_name[name].trigger for name in DIALOGS}
-        opens["model card"] = lambda: desk.bench.packs.card_read.emit("# Card\n\nwords " * 40)
+        opens["model card"] = lambda: desk.bench.packs.model_card_read.emit("# Card\n\nwords " * 40)
         for name, open_dialog in opens.items():
             open_dialog()
             dialog = desk.dialog(QDialog)

@@ -209,7 +209,7 @@ def test_a_folder_left_unscreened_for_another_one_is_named(desk: Desk) -> None:
 def test_results_of_another_pack_than_the_one_in_use_are_labelled(desk: Desk) -> None:
     desk.screen(answer="children-1.0.0")
     desk.finish()
-    desk.bench.packs.use(desk.rooms.library.always[1])
+    desk.bench.packs.use_pack(desk.rooms.library.always[1])
     words = (
         "These results were made with the pack “Children 1.0.0”. To screen with the pack “Adults 1.0.0”, press Start."
     )
@@ -370,7 +370,7 @@ def test_the_question_about_a_key_names_the_pack_that_is_there_now(desk: Desk) -
     entry = desk.rooms.library.on_drives[EDGETPU][0]
     desk.rooms.library.problems[MEANWHILE] = PackNotTrusted(entry.fingerprint)
     desk.until(lambda: entry in packs.candidates)
-    packs.use(entry)
+    packs.use_pack(entry)
     question = desk.dialog(PackDialog)
     desk.rooms.library.problems[MEANWHILE] = PackNotTrusted(other)  # the drive was changed meanwhile
     desk.rooms.library.on_drives[EDGETPU] = [replace(entry, fingerprint=other)]

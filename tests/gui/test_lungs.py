@@ -134,7 +134,7 @@ def test_the_shown_model_input_is_the_crop(desk: Desk) -> None:
     desk.rooms.library.models[desk.rooms.library.always[0].folder] = model(
         "builtin", input=spec, requires=(PackRequirement(kind="lung-fields"),)
     )
-    desk.bench.packs.use(desk.rooms.library.always[0])
+    desk.bench.packs.use_pack(desk.rooms.library.always[0])
     desk.until(lambda: desk.bench.packs.model.manifest.input == spec)
     desk.rooms.outcomes[:] = [with_lungs(1, 0.9, found()), refused(2)]
     desk.screen()

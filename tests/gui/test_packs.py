@@ -221,7 +221,7 @@ def test_legacy_and_older_packs_need_a_yes(desk: Desk, why: Reason, words: str) 
     pack = on_edgetpu(trust="legacy", problem=why)
     desk.plug_in(EDGETPU, pack)
     desk.until(lambda: pack in desk.bench.packs.candidates)
-    desk.bench.packs.use(pack)
+    desk.bench.packs.use_pack(pack)
     asked = desk.dialog(PackDialog)
     assert words in texts(asked)
     asked.yes_button.click()
@@ -253,7 +253,7 @@ def test_a_pack_by_another_signer_of_a_known_name_needs_a_yes(desk: Desk) -> Non
     assert "\n".join(fingerprint_lines(FINGERPRINT)) in texts(asked)
     asked.no_button.click()
     assert desk.in_use == "made-up-1.2.0"
-    packs.use(pack)
+    packs.use_pack(pack)
     desk.dialog(PackDialog).yes_button.click()
     desk.until(lambda: desk.in_use == "made-up-9.0.0")
     assert not packs.available_packs.is_in_use("made-up") and packs.available_packs.is_in_use(f"made-up@{FINGERPRINT}")
@@ -351,7 +351,7 @@ def test_the_model_card_opens_from_the_start_page(desk: Desk) -> None:
 @pytest.mark.parametrize(("language", "title"), [("en", "Card"), ("uk", "Картка")])
 def test_a_model_card_is_read_in_the_language_of_the_window(desk: Desk, language: str, title: str) -> None:
     desk.application.change_settings({"language": language})
-    desk.bench.packs.card_read.emit("# Card\n<!-- uk -->\n# Картка\n")
+    desk.bench.packs.model_card_read.emit("# Card\n<!-- uk -->\n# Картка\n")
     shown = desk.dialog(DocumentDialog)
     assert shown.page.toPlainText().strip() == title
     shown.close()

@@ -60,7 +60,7 @@ def test_the_dissertations_file_on_a_drive_is_used_after_a_yes_and_marked(desk: 
         (images / Path(name).name).write_bytes((chests / name).read_bytes())
     bench, window = desk.bench, desk.window
     (candidate,) = PackLibrary(tmp_path).candidates(drive)
-    bench.packs.use(candidate)
+    bench.packs.use_pack(candidate)
     question = desk.dialog(PackDialog)
     assert "operating point and the accuracy are unknown" in texts(question)
     question.yes_button.click()

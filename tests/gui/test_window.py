@@ -98,7 +98,7 @@ def test_after_a_rebuild_only_the_new_window_shows_the_next_image(desk: Desk) ->
     desk.finish()
     desk.application.change_settings({"theme": "dark"})
     desk.activate()  # by then the previous window is gone
-    desk.bench.packs.card_read.emit("# Card")
+    desk.bench.packs.model_card_read.emit("# Card")
     desk.dialog(DocumentDialog).reject()
     desk.window.actions_by_name["history"].trigger()
     desk.bench.past_runs.open(desk.bench.screening.run_id)
@@ -614,7 +614,7 @@ def test_the_toolbar_wraps_when_a_pack_of_a_long_name_comes_into_use(desk: Desk)
         desk.qtbot.wait(20)
     assert source is not None
     desk.rooms.library.models[source.folder] = model(names={"en": "Normal or abnormal chest X-rays"})
-    desk.bench.packs.use(source)
+    desk.bench.packs.use_pack(source)
     desk.until(lambda: bar.height() > low + 20)
     assert bar.pack_chip.width() >= bar.pack_chip.sizeHint().width() and bar.open_button.text() == "Open folder"
     desk.window.resize(width, 400)  # no room for a second row

@@ -22,7 +22,7 @@ from fieldray.desktop.comparison_controller import ComparisonController
 from fieldray.desktop.image_painting import DisplaySwitches
 from fieldray.desktop.notices import Action, NoticeBoard
 from fieldray.desktop.open_image import CurrentImage
-from fieldray.desktop.pack_choice import PackChoice
+from fieldray.desktop.pack_choice import PackController
 from fieldray.desktop.past_runs import (
     AuditController,
     ComputerLoad,
@@ -96,7 +96,7 @@ class Controller(QObject):
         self._last_bug: Reason | None = None
         self.event_bridge, self.notice_board = EventBridge(), NoticeBoard()
         self.background = background(self.notice_board)
-        self.packs = PackChoice(self.background, settings)
+        self.packs = PackController(self.background, settings)
         self.screening = ScreeningController(self.background, self.packs)
         self.auditing = AuditController(self.screening)
         self.past_runs = PastRuns(self.screening)
@@ -128,7 +128,7 @@ class Controller(QObject):
         self.screening.started.connect(self._run_started)
         self.screening.started.connect(self._remember_opened_folders)
         self.packs.model_changed.connect(self._note_other_pack)
-        self.screening.idle.connect(self.packs.fall_back_to_default)
+        self.screening.idle.connect(self.packs.fall_back_to_default_pack)
         self.image.changed.connect(self._image_changed)
         self.image.replaced.connect(self._image_replaced)
         self.image.screened_again.connect(self._screened_again)
@@ -333,7 +333,7 @@ class Controller(QObject):
             case BackendChanged():
                 self._take_backend(event)
             case DrivesChanged():
-                self.packs.handle_drives(event)
+                self.packs.handle_drives_changed(event)
             case DeviceChanged():
                 self._take_device(event)
             case StoreRepaired() | StoreUnwritable() | StoreUpdating():

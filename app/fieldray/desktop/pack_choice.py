@@ -42,10 +42,10 @@ class PackQuestion:
     kind: QuestionKind
     candidate: PackCandidate
     reason: Reason
-    answered: frozenset[QuestionKind] = frozenset()
+    confirmed_kinds: frozenset[QuestionKind] = frozenset()
 
 
-class PackChoice(QObject):
+class PackController(QObject):
     """The available packs, and the pack in use that a person chose.
 
     A run has its pack in memory, so a person may disconnect the pack's drive during the run.
@@ -59,7 +59,7 @@ class PackChoice(QObject):
     packs_listed = Signal()
     model_changed = Signal()
     question_changed = Signal()
-    card_read = Signal(str)
+    model_card_read = Signal(str)
 
     def __init__(self, background: BackgroundTasks, settings: Settings) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class PackChoice(QObject):
 
     # ---- events
 
-    def handle_drives(self, event: DrivesChanged) -> None:
+    def handle_drives_changed(self, event: DrivesChanged) -> None:
         """Handle connected and disconnected drives."""
         self._drives = tuple(event.drives)
         self.find_packs()
@@ -94,7 +94,7 @@ class PackChoice(QObject):
 
     # ---- what a person does
 
-    def use(
+    def use_pack(
         self, candidate: PackCandidate, *, point: str = "", confirmed: frozenset[QuestionKind] = frozenset()
     ) -> None:
         """Load a pack in the background, and put the pack in use.
@@ -117,12 +117,12 @@ class PackChoice(QObject):
             confirmed,
         )
 
-    def use_earlier_choice(self, candidate: PackCandidate, *, point: str = "") -> None:
+    def use_earlier_chosen_pack(self, candidate: PackCandidate, *, point: str = "") -> None:
         """Put a pack in use that a person chose earlier, for one folder or as the default for all folders.
 
         point  name of the operating point; "" for the pack's first operating point
         """
-        self.use(candidate, point=point)
+        self.use_pack(candidate, point=point)
         self.is_chosen_by_person = False
 
     def answer(self, question: PackQuestion, *, is_yes: bool) -> None:
@@ -138,26 +138,26 @@ class PackChoice(QObject):
         if not is_yes:
             self._put(None)
         elif question.kind != "unknown_key":
-            self.use(candidate, confirmed=question.answered | {question.kind})
+            self.use_pack(candidate, confirmed=question.confirmed_kinds | {question.kind})
         else:
             self.loading = candidate
             key = candidate.fingerprint
             self._ask(lambda library: library.trust_store.trust(key), lambda _: self._trusted(candidate), candidate)
 
-    def install(self, candidate: PackCandidate) -> None:
+    def install_pack(self, candidate: PackCandidate) -> None:
         """Copy a pack from its drive to this computer, in the background. Then list the available packs again."""
         self._ask(lambda library: library.install(candidate.folder), lambda _: self.find_packs(), candidate)
 
-    def show_card(self, candidate: PackCandidate) -> None:
+    def read_model_card(self, candidate: PackCandidate) -> None:
         """Read a pack's model card, and emit `card_read` with the text. The pack need not be in use."""
-        self._ask(lambda library: library.read_card(candidate.folder), self.card_read.emit)
+        self._ask(lambda library: library.read_card(candidate.folder), self.model_card_read.emit)
 
     def choose_point_by_name(self, name: str) -> None:
         """Choose the operating point of the pack in use by name, for the next run."""
         self.point_name, self.is_persons_point = name, True
         self.model_changed.emit()
 
-    def replace_model(self, model: Model) -> None:
+    def update_operating_points(self, model: Model) -> None:
         """Replace the pack in use by a copy with other local operating points.
 
         The operating point in use does not change.
@@ -170,7 +170,7 @@ class PackChoice(QObject):
     # ---- what is known
 
     @property
-    def point(self) -> OperatingPoint | None:
+    def operating_point(self) -> OperatingPoint | None:
         """The operating point in use, for the pack's first label; None without an operating point."""
         if self.model is None:
             return None
@@ -189,7 +189,7 @@ class PackChoice(QObject):
     @property
     def available_packs(self) -> AvailablePacks:
         """The facts about the available packs that are needed to choose the pack for a folder."""
-        entries = (self.source, *self.candidates) if self.is_source_available else self.candidates
+        entries = (self.source, *self.candidates) if self.is_pack_folder_available else self.candidates
         is_busy = self.loading is not None or self.question is not None or bool(self.others.loading)
         return AvailablePacks(
             pack_in_use=PackInUse.from_model(self.source, self.model) if self.source and self.model else None,
@@ -201,30 +201,30 @@ class PackChoice(QObject):
         )
 
     @property
-    def default_names(self) -> tuple[str, str]:
+    def default_pack_and_point_names(self) -> tuple[str, str]:
         """The names of the site's default pack and of its operating point; "" for no default."""
         return str(self._settings["pack"]), str(self._settings["operating_point"])
 
     @property
     def default_pack(self) -> PackCandidate | None:
         """The site's default pack, if no question must be answered before its use; None otherwise."""
-        return self.available_packs.find_ready_pack(self.default_names[0])
+        return self.available_packs.find_ready_pack(self.default_pack_and_point_names[0])
 
     @property
-    def is_source_available(self) -> bool:
+    def is_pack_folder_available(self) -> bool:
         """Whether the folder of the pack in use is still available. The pack works without the folder."""
         return self.source is None or any(map(self.is_pack_in_use, self.candidates))
 
-    def fall_back_to_default(self) -> None:
+    def fall_back_to_default_pack(self) -> None:
         """Put the site's default pack in use if no pack is in use, or if the pack's drive was disconnected.
 
         Without a default pack, a pack from a disconnected drive is no longer in use. Nothing changes during a run.
         """
         self._fit_other_packs()
-        if self.loading is not None or (self.model is not None and self.is_source_available):
+        if self.loading is not None or (self.model is not None and self.is_pack_folder_available):
             return
         if self.default_pack is not None:
-            self.use_earlier_choice(self.default_pack, point=self.default_names[1])
+            self.use_earlier_chosen_pack(self.default_pack, point=self.default_pack_and_point_names[1])
         elif self.model is not None:
             self._forget()
         elif not any(entry.can_screen for entry in self.candidates):
@@ -267,21 +267,21 @@ class PackChoice(QObject):
         new = [entry for entry in found if entry.origin == "drive" and entry.folder not in known]
         if self._offered is not None and not any(_is_same(self._offered, entry) for entry in found):
             self._board.withdraw("offer")
-        if not self.is_source_available and not self.may_change_pack:
+        if not self.is_pack_folder_available and not self.may_change_pack:
             self._say(lambda t: t.text("The drive was removed. This run finishes with the copy of the pack in memory."))
         elif any(map(self.is_pack_in_use, new)):
             self._board.withdraw("drive")  # the drive of the pack in use was connected again
             new = [entry for entry in new if not self.is_pack_in_use(entry)]
         self._fit_other_packs()
         best = min(new, key=lambda entry: entry.usability_rank, default=None)  # usable packs come first
-        has_pack = self.loading is not None or (self.model is not None and self.is_source_available)
+        has_pack = self.loading is not None or (self.model is not None and self.is_pack_folder_available)
         if best and best.problem is None and self.may_change_pack and not has_pack and self.default_pack is None:
-            self.use(best)
+            self.use_pack(best)
             return
         if best and self.may_change_pack:
             self._board.withdraw("drive")
         if self.may_change_pack:
-            self.fall_back_to_default()
+            self.fall_back_to_default_pack()
         if best and self.loading is not best:
             self._offer(best)
 
@@ -290,7 +290,7 @@ class PackChoice(QObject):
         self._board.post(
             "pack",
             lambda t: t.text("The key is trusted now. The pack {name} is not in use yet.", name=candidate.pack_name),
-            action=Action(lambda t: t.text("Use this pack"), lambda: self.use(candidate), waits_for_click=True),
+            action=Action(lambda t: t.text("Use this pack"), lambda: self.use_pack(candidate), waits_for_click=True),
         )
         self._put(None)
         self.find_packs()  # the list shows which keys are trusted
@@ -299,7 +299,7 @@ class PackChoice(QObject):
         if not is_same_pack(model, candidate):
             self._say_another_there(candidate)
             return
-        was_unavailable = not self.is_source_available
+        was_unavailable = not self.is_pack_folder_available
         self.loading, self.source, self.model = None, candidate, model
         names = dict.fromkeys(entry.name for entry in model.manifest.operating_points)
         self.point_name, self.is_persons_point = point if point in names else None, False
@@ -323,10 +323,10 @@ class PackChoice(QObject):
         kind = _KINDS.get(error.reason.code)
         if candidate is None or kind is None:
             if candidate is not None and candidate != self.default_pack and self.may_change_pack:
-                self.fall_back_to_default()
+                self.fall_back_to_default_pack()
             self._board.post_reason("pack", error.reason, action=Action(lambda t: t.text("Refresh"), self.find_packs))
         elif _is_about(error.reason, candidate):
-            self._put(PackQuestion(kind=kind, candidate=candidate, reason=error.reason, answered=yes))
+            self._put(PackQuestion(kind=kind, candidate=candidate, reason=error.reason, confirmed_kinds=yes))
         else:
             self._say_another_there(candidate)
 
@@ -361,7 +361,7 @@ class PackChoice(QObject):
         self._offered, why, name = candidate, candidate.problem, candidate.pack_name
         use = Action(
             lambda t: t.text("Review this pack…") if why else t.text("Use this pack"),
-            lambda: self.use(candidate),
+            lambda: self.use_pack(candidate),
             waits_for_click=True,
         )
         if why is not None:
@@ -470,7 +470,7 @@ class AdditionalPacks(QObject):
             )
         self._set_additional_packs(entry for entry in self.ticked_packs if entry[0].folder != candidate.folder)
 
-    def remove_unsuitable(self, used: Model | None, here: Collection[Path] | None) -> None:
+    def remove_unsuitable(self, pack_in_use: Model | None, available_folders: Collection[Path] | None) -> None:
         """Remove the additional packs that no longer fit the pack in use, or are no longer available.
 
         An additional pack fits if it is not the pack in use, and if all chosen packs accept some common ages.
@@ -479,7 +479,7 @@ class AdditionalPacks(QObject):
         here  folders of the packs that are available now; a pack in any other folder is removed. None during a run,
               which has its packs in memory; then no pack is removed for this reason
         """
-        self._used, self._here = used, here
+        self._used, self._here = pack_in_use, available_folders
         if self.ticked_packs:
             self._set_additional_packs(self.ticked_packs)
 

@@ -15,7 +15,7 @@ from PySide6.QtWidgets import QCheckBox, QDialog, QFrame, QLabel, QSizePolicy, Q
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.dialogs import DIALOG_MARGINS, dialog_buttons
 from fieldray.desktop.open_image import CurrentImage
-from fieldray.desktop.pack_choice import PackChoice, PackQuestion
+from fieldray.desktop.pack_choice import PackController, PackQuestion
 from fieldray.desktop.performance_bars import PerformanceBars
 from fieldray.desktop.style import Theme, class_icon, icon
 from fieldray.desktop.widgets import (
@@ -56,7 +56,7 @@ class PackDialog(QDialog):
     """
 
     def __init__(
-        self, question: PackQuestion, packs: PackChoice, translator: Translator, parent: QWidget | None = None
+        self, question: PackQuestion, packs: PackController, translator: Translator, parent: QWidget | None = None
     ) -> None:
         super().__init__(parent)
         self.setMinimumWidth(460)
@@ -176,10 +176,10 @@ class PacksPage(Page):
             *([label(text("Other packs in use: {packs}", packs=others), role="heading")] if others else []),
             row_layout(None, (self.constancy, 1), self.check_button),
             label(*split_paragraphs(self._translator.pack_text(manifest.descriptions))),
-            *description_widgets(self._translator, manifest, self._theme, self._packs.point),
+            *description_widgets(self._translator, manifest, self._theme, self._packs.operating_point),
             *self._points(manifest),
             *self._default(),
-            card_button(self._translator, partial(self._packs.card_read.emit, model.card)),
+            card_button(self._translator, partial(self._packs.model_card_read.emit, model.card)),
             *(label(fact, role="muted") for fact in facts),
         )
 
@@ -202,7 +202,7 @@ class PacksPage(Page):
             return [label(translator.reason(reason("unsigned_operating_point_unknown")), role="warning")]
         if not titles:
             return [label(translator.text("No operating point: images get a score but no class."))]
-        point, caption = self._packs.point, translator.text("Operating point for the next run")
+        point, caption = self._packs.operating_point, translator.text("Operating point for the next run")
         choices = ((title, name) for name, title in titles.items())
         choice = choice_box(choices, named=caption, chosen=point.name if point else None)
         choice.activated.connect(lambda index: self._packs.choose_point_by_name(choice.itemData(index)))
@@ -214,7 +214,7 @@ class PacksPage(Page):
         translator, source = self._translator, self._packs.source
         if source is None or source.trust == "legacy":
             return []
-        is_default = self._packs.available_packs.is_in_use(self._packs.default_names[0])
+        is_default = self._packs.available_packs.is_in_use(self._packs.default_pack_and_point_names[0])
         box = QCheckBox(translator.text("Use this pack for every folder on this computer"))
         box.setChecked(is_default)
         point = self._packs.point_name or ""
@@ -251,15 +251,15 @@ class PacksPage(Page):
             return []
         if candidate.origin == "drive" and candidate.problem is None:
             copy = translator.text("Copy to this computer")
-            buttons.append(push_button(copy, lambda: self._packs.install(candidate)))
+            buttons.append(push_button(copy, lambda: self._packs.install_pack(candidate)))
         if candidate.manifest is not None and candidate.trust != "legacy":
-            buttons.append(card_button(translator, partial(self._packs.show_card, candidate)))
+            buttons.append(card_button(translator, partial(self._packs.read_model_card, candidate)))
         if self._packs.is_pack_in_use(candidate):
             used = push_button(translator.text("In use"), icon=icon("check", self._theme, "disabled"))
             used.setEnabled(False)
             return [*buttons, used]
         use = translator.text("Review this pack…") if candidate.problem else translator.text("Use this pack")
-        return [*buttons, push_button(use, lambda: self._packs.use(candidate))]
+        return [*buttons, push_button(use, lambda: self._packs.use_pack(candidate))]
 
 
 def path_label(path: Path, *, role: str = "") -> QLabel:
@@ -330,7 +330,7 @@ class PackCard(QFrame):
     def __init__(
         self,
         candidate: PackCandidate,
-        packs: PackChoice,
+        packs: PackController,
         translator: Translator,
         theme: Theme,
         choose: Callable[[], None],
@@ -350,7 +350,7 @@ class PackCard(QFrame):
         set_tooltip(self.button, *self._answer)
         # A long name is cut, so that it does not widen the page. The title above shows the whole name.
         self.button.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
-        self.card_button = card_button(translator, partial(packs.show_card, candidate))
+        self.card_button = card_button(translator, partial(packs.read_model_card, candidate))
         self.other_box = AdditionalPackBox(candidate, packs, translator)
         column_layout(
             self, *rows, 1, self.other_box, self.card_button, self.button, margins=(16, 14, 16, 14), spacing=6
@@ -407,7 +407,7 @@ class AdditionalPackBox(QCheckBox):
     The checkbox is hidden for the pack in use, and for a pack that needs an answer from a person first.
     """
 
-    def __init__(self, candidate: PackCandidate, packs: PackChoice, translator: Translator) -> None:
+    def __init__(self, candidate: PackCandidate, packs: PackController, translator: Translator) -> None:
         super().__init__(translator.text("Screen with this pack too"))
         self._candidate, self._packs = candidate, packs
         self.clicked.connect(lambda is_on: packs.others.set_ticked(candidate, is_on=is_on))

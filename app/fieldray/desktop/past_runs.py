@@ -278,7 +278,7 @@ class AuditController(RunOperations):
 
     def _taken(self, model: Model) -> None:
         point = model.manifest.operating_points[-1]
-        self._packs.replace_model(model)
+        self._packs.update_operating_points(model)
         self._board.post(
             "site_points",
             lambda t: t.text(

@@ -22,7 +22,7 @@ from fieldray.desktop.intent import (
     UsePackCommand,
 )
 from fieldray.desktop.notices import Action, NoticeLevel
-from fieldray.desktop.pack_choice import PackChoice
+from fieldray.desktop.pack_choice import PackController
 from fieldray.domain.model import BackendName, Manifest, Model
 from fieldray.domain.run import Progress, Run, RunChanged
 from fieldray.errors import FieldrayError
@@ -54,7 +54,7 @@ class ScreeningController(QObject):
     started = Signal()
     idle = Signal()
 
-    def __init__(self, background: BackgroundTasks, packs: PackChoice) -> None:
+    def __init__(self, background: BackgroundTasks, packs: PackController) -> None:
         super().__init__()
         self.background, self._board, self.packs = background, background.notice_board, packs
         self._playbook = IntentStateMachine()
@@ -252,7 +252,9 @@ class ScreeningController(QObject):
             self._models = self.packs.loaded_models
             self._warm_up()
             self.changed.emit()
-        self._do(self._playbook.update_packs(self.packs.available_packs, default=self.packs.default_names))
+        self._do(
+            self._playbook.update_packs(self.packs.available_packs, default=self.packs.default_pack_and_point_names)
+        )
 
     def _do(self, commands: Commands) -> None:
         """Carry out the commands of the state machine.
@@ -264,7 +266,7 @@ class ScreeningController(QObject):
                 case CollectPathFactsCommand():
                     self._collect_facts(command.intent)
                 case UsePackCommand():
-                    use = self.packs.use if command.is_card_clicked else self.packs.use_earlier_choice
+                    use = self.packs.use_pack if command.is_card_clicked else self.packs.use_earlier_chosen_pack
                     use(command.candidate, point=command.operating_point_name)
                 case StartIntendedRunCommand():
                     self._screen(command.intent, command.remembered)
@@ -357,7 +359,7 @@ class ScreeningController(QObject):
         """
         pack, point = intent.pack, self.packs.point_name or ""
         assert pack is not None
-        known = (remembered.pack, remembered.operating_point) if remembered else self.packs.default_names
+        known = (remembered.pack, remembered.operating_point) if remembered else self.packs.default_pack_and_point_names
         additional = tuple(one.name for one in intent.additional_packs)
         before = remembered.additional if remembered and remembered.pack == pack.name else ()
         if missing := [name for name in before if name not in additional]:

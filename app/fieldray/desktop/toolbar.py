@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QMenu, QProgressBar, QSizePolicy, QStatusBar, QWid
 
 from fieldray.backends import CPU
 from fieldray.desktop.controller import Controller
-from fieldray.desktop.pack_choice import PackChoice
+from fieldray.desktop.pack_choice import PackController
 from fieldray.desktop.screening import ScreeningController
 from fieldray.desktop.style import Theme, icon
 from fieldray.desktop.widgets import (
@@ -276,7 +276,7 @@ def _progress_label(translator: Translator, progress: Progress | None, is_runnin
     return parts
 
 
-def pack_in_use_texts(translator: Translator, packs: PackChoice) -> tuple[str, str]:
+def pack_in_use_texts(translator: Translator, packs: PackController) -> tuple[str, str]:
     """Return two texts about the pack in use: name with version, and intended patients.
 
     For an unsigned pack, the second text says that nobody vouches for the pack.
@@ -295,11 +295,11 @@ def pack_in_use_texts(translator: Translator, packs: PackChoice) -> tuple[str, s
     )
 
 
-def pack_trust_text(translator: Translator, model: Model, packs: PackChoice) -> str:
+def pack_trust_text(translator: Translator, model: Model, packs: PackController) -> str:
     """Return a text about the signer of the pack in use, and whether the pack's drive can be removed."""
     signer_text = describe_signer(translator, trust=model.trust, fingerprint=model.fingerprint)
     if model.trust != "builtin" and packs.source is not None and packs.source.origin == "drive":
-        if packs.is_source_available:
+        if packs.is_pack_folder_available:
             return translator.text("{signer}; the drive can be removed during this run", signer=signer_text)
         return translator.text("{signer}; drive removed", signer=signer_text)
     return signer_text
