@@ -176,10 +176,10 @@ class PacksPage(Page):
             *([label(text("Other packs in use: {packs}", packs=others), role="heading")] if others else []),
             row_layout(None, (self.constancy, 1), self.check_button),
             label(*split_paragraphs(self._translator.pack_text(manifest.descriptions))),
-            *description_widgets(self._translator, manifest, self._theme, self._packs.operating_point),
+            *pack_description_widgets(self._translator, manifest, self._theme, self._packs.operating_point),
             *self._points(manifest),
             *self._default(),
-            card_button(self._translator, partial(self._packs.model_card_read.emit, model.card)),
+            model_card_button(self._translator, partial(self._packs.model_card_read.emit, model.card)),
             *(label(fact, role="muted") for fact in facts),
         )
 
@@ -234,7 +234,7 @@ class PacksPage(Page):
         if candidate.problem is not None and candidate.trust != "legacy":
             rows.append(label(translator.reason(candidate.problem), role="muted"))
         if candidate.manifest is not None and not self._packs.is_pack_in_use(candidate):
-            rows += description_widgets(translator, candidate.manifest, self._theme)
+            rows += pack_description_widgets(translator, candidate.manifest, self._theme)
         if candidate.origin != "builtin" or candidate.problem is not None:  # nobody needs the program's folder
             rows.append(path_label(candidate.folder, role="muted"))
         rows.append(box := AdditionalPackBox(candidate, self._packs, translator))
@@ -253,7 +253,7 @@ class PacksPage(Page):
             copy = translator.text("Copy to this computer")
             buttons.append(push_button(copy, lambda: self._packs.install_pack(candidate)))
         if candidate.manifest is not None and candidate.trust != "legacy":
-            buttons.append(card_button(translator, partial(self._packs.read_model_card, candidate)))
+            buttons.append(model_card_button(translator, partial(self._packs.read_model_card, candidate)))
         if self._packs.is_pack_in_use(candidate):
             used = push_button(translator.text("In use"), icon=icon("check", self._theme, "disabled"))
             used.setEnabled(False)
@@ -316,7 +316,7 @@ def origin_and_trust_text(translator: Translator, candidate: PackCandidate, *, i
 # ---- descriptions of packs: intended patients, finding, measured figures, limits
 
 
-def card_button(translator: Translator, wanted: Callable[[], None]) -> PlainButton:
+def model_card_button(translator: Translator, wanted: Callable[[], None]) -> PlainButton:
     """Make the button that opens a pack's model card.
 
     wanted  function called after a click
@@ -341,7 +341,7 @@ class PackCard(QFrame):
         name, manifest = translator.pack_text(candidate.names) or candidate.pack_name, candidate.manifest
         rows: list[QWidget] = [label(f"{name} {candidate.version}", role="title")]
         rows += [label(translator.text("In use"), role="heading")] if packs.is_pack_in_use(candidate) else []
-        rows += description_widgets(translator, manifest, theme) if manifest is not None else []
+        rows += pack_description_widgets(translator, manifest, theme) if manifest is not None else []
         if candidate.problem is not None:
             rows.append(label(translator.reason(candidate.problem), role="muted"))
         self._answer = choose_button_lines(translator, candidate)
@@ -350,7 +350,7 @@ class PackCard(QFrame):
         set_tooltip(self.button, *self._answer)
         # A long name is cut, so that it does not widen the page. The title above shows the whole name.
         self.button.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
-        self.card_button = card_button(translator, partial(packs.read_model_card, candidate))
+        self.card_button = model_card_button(translator, partial(packs.read_model_card, candidate))
         self.other_box = AdditionalPackBox(candidate, packs, translator)
         column_layout(
             self, *rows, 1, self.other_box, self.card_button, self.button, margins=(16, 14, 16, 14), spacing=6
@@ -374,7 +374,7 @@ def choose_button_lines(translator: Translator, candidate: PackCandidate) -> tup
     return name, translator.text("patients aged {youngest} to {oldest} years", youngest=ages[0], oldest=ages[1])
 
 
-def description_widgets(
+def pack_description_widgets(
     translator: Translator, manifest: Manifest, theme: Theme, point: OperatingPoint | None = None
 ) -> list[QWidget]:
     """Return the widgets of a pack's card, from top to bottom.

@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QCheckBox, QFrame, QScrollArea, QSizePolicy, QVBox
 
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.image_painting import DisplaySwitches
-from fieldray.desktop.packs_page import PackButtons, card_button
+from fieldray.desktop.packs_page import PackButtons, model_card_button
 from fieldray.desktop.performance_bars import PerformanceBars
 from fieldray.desktop.style import Theme, class_icon, colour, colours, icon, scaled_font
 from fieldray.desktop.verdict_controller import VerdictBar
@@ -321,7 +321,7 @@ class ResultPanel(QScrollArea):
                 box,
                 self._folding("use", translator.text("What this pack is for"), use),
                 self._folding("limits", translator.text("Limits of this pack"), limits),
-                card_button(translator, self.card_requested.emit),
+                model_card_button(translator, self.card_requested.emit),
                 spacing=10,
             )
         return box
