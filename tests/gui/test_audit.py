@@ -120,7 +120,7 @@ def test_a_problem_is_shown_on_the_page_until_the_next_audit(desk: Desk, page: A
 
 def test_a_report_is_saved_in_the_language_of_the_window(desk: Desk, page: AuditPage) -> None:
     show(desk, page)
-    desk.bench.auditing.save(desk.bench.auditing.report, Path("/out"), language="en")
+    desk.bench.auditing.save_report(desk.bench.auditing.report, Path("/out"), language="en")
     desk.until_shown("2 files or folders were saved in /out.")
     assert desk.rooms.audit.saved == [(Path("/out"), "en")]
 

@@ -284,7 +284,7 @@ def test_nothing_is_markup_in_an_audit(desk: Desk, text: str) -> None:
     desk.until(lambda: auditing.report is not None)
     assert assert_plain(text) > before
     page.widget().grab()
-    auditing.save(auditing.report, Path("/out") / text, language="en")
+    auditing.save_report(auditing.report, Path("/out") / text, language="en")
     desk.until(lambda: any(notice.key == "export" for notice in desk.bench.notice_board.notices))
     page.take_button.click()
     (dialog,) = (found for found in QApplication.topLevelWidgets() if isinstance(found, LocalPointDialog))

@@ -54,10 +54,10 @@ def test_speed_and_load_are_drawn_during_a_run_and_cleared_for_the_next(desk: De
         "Images per second (model alone)", "CPU load of the whole computer", "Memory used by this program",
     ]  # fmt: skip
     for fps, cpu in ((None, 10.0), (31.0, 90.0), (33.4, 40.0)):
-        desk.bench.computer_load.add_speed(Speed(fps_now=fps, cpu_percent=cpu, memory_mb=300.0))
+        desk.bench.computer_load.add_load_sample(Speed(fps_now=fps, cpu_percent=cpu, memory_mb=300.0))
     assert all(plot.grab().toImage() != before for plot, before in zip(page.plots, empty, strict=True))
     assert page.load.text().endswith("33.4 images per second   CPU 40 %   Memory 300 MB")
-    desk.bench.computer_load.add_speed(Speed(cpu_percent=40.0, memory_mb=300.0))
+    desk.bench.computer_load.add_load_sample(Speed(cpu_percent=40.0, memory_mb=300.0))
     desk.until(lambda: "images per second" not in page.load.text())
     desk.finish()
     desk.bench.start_run()
@@ -69,8 +69,8 @@ def test_a_long_run_keeps_few_samples_from_its_whole_length(desk: Desk) -> None:
     bench = desk.bench
     machine = ComputerLoad(bench.screening, clock=lambda: float(next(seconds)))
     for _ in range(5000):
-        machine.add_speed(Speed(cpu_percent=1.0, memory_mb=1.0))
-    times = [sample.at_s for sample in machine.samples]
+        machine.add_load_sample(Speed(cpu_percent=1.0, memory_mb=1.0))
+    times = [sample.elapsed_s for sample in machine.samples]
     assert 200 <= len(times) <= 600
     assert times[0] < 100 and times[-1] > 4900 and times == sorted(times)
 

@@ -182,7 +182,7 @@ class AuditPage(Page):
         if any(now is not was for now, was in zip(self._shown, before, strict=True)):
             self._show_report()
         if self._result is not None:
-            self.take_button.setEnabled(auditing.can_store_point)
+            self.take_button.setEnabled(auditing.can_store_operating_point)
 
     def _offer(self, others: Sequence[Run]) -> None:
         """List the runs with which the run can be compared, and keep the selected run.
@@ -284,13 +284,16 @@ class AuditPage(Page):
 
     def _save(self, report: AuditReport) -> None:
         title, translator = self._translator.text("Save the report to a folder"), self._translator
-        save, mode = partial(self._auditing.save, report, language=translator.language), QFileDialog.FileMode.Directory
+        save, mode = (
+            partial(self._auditing.save_report, report, language=translator.language),
+            QFileDialog.FileMode.Directory,
+        )
         ask_for_paths(self, title, mode, lambda paths: save(paths[0]), translator)
 
     def _offer_local_point(self, report: AuditReport) -> None:
         dialog = LocalPointDialog(AuditText(report, self._translator).proposal_text(), self._translator, self)
         dialog.accepted.connect(
-            lambda: self._auditing.store_proposed_point(dialog.name.text().strip(), dialog.person.text().strip())
+            lambda: self._auditing.store_operating_point(dialog.name.text().strip(), dialog.person.text().strip())
         )
         dialog.open()
 

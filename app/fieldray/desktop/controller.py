@@ -183,7 +183,7 @@ class Controller(QObject):
         for image in (self.image, self.second_image):
             image.discard_pending_results()
         self.rows.stop_reading()
-        self.computer_load.stop()
+        self.computer_load.stop_load_study()
         self.judging.save_typed_note()
         QTimer.singleShot(_PATIENCE_MS, self, self._offer_to_go)
         QTimer.singleShot(_CLOSING_ENDS_MS, self, self._go)
@@ -326,7 +326,7 @@ class Controller(QObject):
                 self.screening.handle_progress(event)
             case Speed():
                 self.speed = event
-                self.computer_load.add_speed(event)
+                self.computer_load.add_load_sample(event)
                 self.speed_measured.emit(event)
             case RunChanged():
                 self._handle_run_changed(event)

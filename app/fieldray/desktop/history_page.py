@@ -68,7 +68,7 @@ class HistoryPage(Page):
         self._inside = column_layout(None, filters, self.count, self.table, hint, buttons, self.problem, spacing=6)
         self._column.insertWidget(1, card(self._inside))
         self.quality: QWidget | None = None
-        self._taken = runs.quality_by_day
+        self._taken = runs.quality_note_counts_by_day
         self.comparison: QWidget | None = None
         self.refresh_on_signals(runs.changed)
         runs.deletion_planned.connect(self._ask)
@@ -138,7 +138,9 @@ class HistoryPage(Page):
         first = datetime.date.today().replace(day=1)
         first = (first - datetime.timedelta(days=back)).replace(day=1)
         title = translator.text("Save the report to a folder")
-        ask_for_paths(self, title, mode, lambda paths: self._runs.save_month(paths[0], first, translator), translator)
+        ask_for_paths(
+            self, title, mode, lambda paths: self._runs.save_monthly_report(paths[0], first, translator), translator
+        )
 
     def _make_table(self) -> QTableWidget:
         text = self._translator.text
@@ -235,7 +237,7 @@ class HistoryPage(Page):
         are_other_names, self._hides_names = self._hides_names != translator.hides_names(), translator.hides_names()
         if are_other_names or runs.filtered_runs != self._listed:
             self._relist(runs.filtered_runs)
-        if self._taken is not runs.quality_by_day:
+        if self._taken is not runs.quality_note_counts_by_day:
             self._show_quality()
         if are_other_names or self._compared is not runs.comparison:
             self._show_comparison()
@@ -263,7 +265,7 @@ class HistoryPage(Page):
 
         Hidden if no image has a note on quality.
         """
-        translator, self._taken = self._translator, self._runs.quality_by_day
+        translator, self._taken = self._translator, self._runs.quality_note_counts_by_day
         remove_widgets(self.quality)
         self.quality = None
         rows = [

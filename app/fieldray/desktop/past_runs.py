@@ -98,7 +98,7 @@ class PastRuns(RunOperations):
     summaries: tuple[RunSummary, ...] = ()
     run_filter = RunFilter()
     comparison: RunComparison | None = None
-    quality_by_day: Mapping[str, Mapping[str, int]] = MappingProxyType({})
+    quality_note_counts_by_day: Mapping[str, Mapping[str, int]] = MappingProxyType({})
 
     @property
     def filtered_runs(self) -> tuple[RunSummary, ...]:
@@ -146,15 +146,15 @@ class PastRuns(RunOperations):
         """Delete permanently everything in a plan, which a person has confirmed twice."""
         self._ask(lambda history: history.delete(plan), self._deleted)
 
-    def save_month(self, folder: Path, first: datetime.date, translator: Translator) -> None:
+    def save_monthly_report(self, folder: Path, first_day: datetime.date, translator: Translator) -> None:
         """Write the report on a month into a folder.
 
         first  the first day of the month
         """
 
         def save(services: Services) -> None:
-            month = services.history.monthly_counts(first, services.constancy)
-            services.history.save_month_report(folder / f"fieldray-{first:%Y-%m}.pdf", month, translator)
+            month = services.history.monthly_counts(first_day, services.constancy)
+            services.history.save_month_report(folder / f"fieldray-{first_day:%Y-%m}.pdf", month, translator)
 
         self._run(save, lambda _: _post_saved(self._board, folder, 1), channel="history")
 
@@ -209,7 +209,7 @@ class AuditController(RunOperations):
         return bool(self._screening.run_id) and self.can_begin
 
     @property
-    def can_store_point(self) -> bool:
+    def can_store_operating_point(self) -> bool:
         """Whether the operating point that the audit proposed can be stored as a local operating point."""
         model = self._model
         return self.report is not None and model is not None and model.trust != "legacy" and not self._screening.is_busy
@@ -243,7 +243,7 @@ class AuditController(RunOperations):
             channel="audit",
         )
 
-    def save(self, report: AuditReport, folder: Path, *, language: str) -> None:
+    def save_report(self, report: AuditReport, folder: Path, *, language: str) -> None:
         """Write an audit report as PDF and JSON into a folder.
 
         language  code of the PDF's language, such as "en"
@@ -254,7 +254,7 @@ class AuditController(RunOperations):
             done=lambda written: _post_saved(self._board, folder, len(written)),
         )
 
-    def store_proposed_point(self, name: str, person: str) -> None:
+    def store_operating_point(self, name: str, person: str) -> None:
         """Store the operating point that the audit proposed, and offer it with the pack in use.
 
         name    name of the operating point
@@ -433,8 +433,8 @@ class LoadSample:
     memory_mb    memory of all processes of this program
     """
 
-    at_s: float
-    fps: float | None
+    elapsed_s: float
+    images_per_s: float | None
     cpu_percent: float
     memory_mb: float
 
@@ -442,7 +442,7 @@ class LoadSample:
 class ComputerLoad(RunOperations):
     """Measures speed and load of the computer during the current run, and repeats the load study."""
 
-    sampled = Signal()
+    sample_added = Signal()
 
     def __init__(self, screening: ScreeningController, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(screening)
@@ -477,31 +477,33 @@ class ComputerLoad(RunOperations):
         self._measuring, self.progress = work, (0, 0)
         self._run(work, self._known, channel="load")
 
-    def stop(self) -> None:
+    def stop_load_study(self) -> None:
         """Stop the running load study. The result of the previous study is kept."""
         if self._measuring:
             self._measuring.stop()
 
-    def add_speed(self, speed: Speed) -> None:
+    def add_load_sample(self, speed: Speed) -> None:
         """Add the speed of the run and the load of the computer, as measured now, to the samples of the plots."""
         at_s = self._clock() - self._began_s
-        last_s = self.samples[-1].at_s if self.samples else -self._apart_s
+        last_s = self.samples[-1].elapsed_s if self.samples else -self._apart_s
         if speed.cpu_percent is None or speed.memory_mb is None or at_s - last_s < self._apart_s:
             return
-        measured = LoadSample(at_s=at_s, fps=speed.fps_now, cpu_percent=speed.cpu_percent, memory_mb=speed.memory_mb)
+        measured = LoadSample(
+            elapsed_s=at_s, images_per_s=speed.fps_now, cpu_percent=speed.cpu_percent, memory_mb=speed.memory_mb
+        )
         self.samples.append(measured)
         if len(self.samples) > _MAX_SAMPLES:
             del self.samples[1::2]
             self._apart_s = 2 * at_s / _MAX_SAMPLES
-        self.sampled.emit()
+        self.sample_added.emit()
 
     # ---- inside
 
     def _begin(self) -> None:
         """Stop a running load study, which a run would disturb, and discard the samples of the previous run."""
-        self.stop()
+        self.stop_load_study()
         self.samples, self._began_s, self._apart_s = [], self._clock(), 0.0
-        self.sampled.emit()
+        self.sample_added.emit()
 
     def _show_progress(self, work: StoppableTask, done: int, total: int) -> None:
         if work is self._measuring and not work.is_stopped:

@@ -32,7 +32,9 @@ class StatusPage(Page):
         self._values = [label() for _ in range(6)]
         self.load = label(role="muted")
         self.state, machine = label(role="muted"), self._machine
-        self.button = push_button("", lambda: machine.stop() if machine.is_busy else machine.start_load_study())
+        self.button = push_button(
+            "", lambda: machine.stop_load_study() if machine.is_busy else machine.start_load_study()
+        )
         self._table: QWidget | None = None
         self._shown_study: StoredLoadStudy | None = None
         self._load = card(label(text("Speed while other programs run"), role="heading"), self.state)
@@ -40,7 +42,7 @@ class StatusPage(Page):
         for index, part in enumerate((self._make_devices(), self._make_plot(), self._load)):
             self._column.insertWidget(1 + index, part)
         self.refresh_on_signals(
-            controller.backends_changed, controller.speed_measured, self._machine.sampled, self._machine.changed
+            controller.backends_changed, controller.speed_measured, self._machine.sample_added, self._machine.changed
         )
         self.refresh()
 
@@ -82,7 +84,7 @@ class StatusPage(Page):
     def _make_plot(self) -> QWidget:
         text, machine = self._translator.text, self._machine
         figures: dict[str, tuple[Callable[[LoadSample], float | None], float]] = {
-            text("Images per second (model alone)"): (lambda sample: sample.fps, 2.0),
+            text("Images per second (model alone)"): (lambda sample: sample.images_per_s, 2.0),
             text("CPU load of the whole computer, %"): (lambda sample: sample.cpu_percent, 100.0),
             text("Memory used by this program, MB"): (lambda sample: sample.memory_mb, 100.0),
         }
@@ -114,10 +116,10 @@ class StatusPage(Page):
         if samples:
             last, text = samples[-1], self._translator.text
             said = text("CPU {cpu} %   Memory {memory} MB", cpu=round(last.cpu_percent), memory=round(last.memory_mb))
-            if last.fps is not None:
-                fps = text("{fps} images per second", fps=format_number(self._translator, last.fps, digits=1))
+            if last.images_per_s is not None:
+                fps = text("{fps} images per second", fps=format_number(self._translator, last.images_per_s, digits=1))
                 said = f"{fps}   {said}"
-            said = f"{format_duration(self._translator, last.at_s)}   {said}"
+            said = f"{format_duration(self._translator, last.elapsed_s)}   {said}"
         self.load.setText(said)
 
     def _show_study(self) -> None:
@@ -217,13 +219,13 @@ class RunPlot(QWidget):
         self._translator, self._theme = translator, theme
         self.setFixedHeight(_HEIGHT + 2 * self.fontMetrics().height())
         self.setAccessibleName(title)
-        machine.sampled.connect(self.update)
+        machine.sample_added.connect(self.update)
 
     def paintEvent(self, event: QPaintEvent) -> None:
         samples, line, shades = self._machine.samples, self.fontMetrics().height(), colours(self._theme)
-        known = [(sample.at_s, value) for sample in samples if (value := self._figure(sample)) is not None]
+        known = [(sample.elapsed_s, value) for sample in samples if (value := self._figure(sample)) is not None]
         top = 2 * round_axis_step(max([self._full, *(value for _, value in known)]) / 2)
-        end_s = max(samples[-1].at_s if samples else 0.0, 1.0)
+        end_s = max(samples[-1].elapsed_s if samples else 0.0, 1.0)
         box = QRectF(3.5 * line, 1.4 * line, self.width() - 4 * line, _HEIGHT)
         painter = QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
