@@ -33,7 +33,7 @@ from fieldray.desktop.keys import HeldKeys, KeyGroup, KeyListDialog, enable_imag
 from fieldray.desktop.notices import Action, BannerArea
 from fieldray.desktop.pack_choice import PackQuestion
 from fieldray.desktop.packs_page import PackDialog, PacksPage
-from fieldray.desktop.prior_card import PriorBar, PriorCard, prior_question_box
+from fieldray.desktop.prior_card import ComparisonBar, PriorImageCard, prior_question_box
 from fieldray.desktop.result_panel import ResultPanel
 from fieldray.desktop.status_page import StatusPage
 from fieldray.desktop.style import Theme
@@ -92,7 +92,7 @@ class MainWindow(QMainWindow):
         self.work_list = WorkList(controller.rows, next(iter(controller.image.packs), None), translator, theme)
         self.area = ImageArea(controller.comparing, controller.switches, translator, theme)
         self.viewer = self.area.viewer
-        self.prior_card = PriorCard(controller, translator, theme, self)
+        self.prior_card = PriorImageCard(controller, translator, theme, self)
         self.result_panel = ResultPanel(controller, self.prior_card, translator, theme)
         reading = (self.work_list.table, *self.area.viewers)
         self.actions_by_name = make_actions(self._commands(), translator, window=self, reading_widgets=reading)
@@ -106,7 +106,9 @@ class MainWindow(QMainWindow):
         self.status_page = StatusPage(controller, translator, theme)
         self.welcome = Welcome(controller, self.actions_by_name, translator, theme)
         self.tools = ImageToolButtons(self.area, self.actions_by_name, theme)
-        self.prior_bar = PriorBar(controller.comparing, self.area.prior_view, self.actions_by_name, translator, theme)
+        self.prior_bar = ComparisonBar(
+            controller.comparing, self.area.prior_view, self.actions_by_name, translator, theme
+        )
         connect_button(self.work_list.filter_bar.next_unread, self.actions_by_name["next_unread"])
         connect_button(self.work_list.filter_bar.by_patient, self.actions_by_name["by_patient"])
         self._lay_out()
@@ -168,7 +170,7 @@ class MainWindow(QMainWindow):
         self.audit_page.image_requested.connect(self._show_row)
         self.history_page.export_requested.connect(self._export)
         bench.past_runs.opened.connect(self._show_row)
-        self.prior_card.file_requested.connect(self._choose_prior)
+        self.prior_card.prior_file_requested.connect(self._choose_prior)
         for room in (bench.packs, bench.comparing, bench.screening):
             room.question_changed.connect(self._ask)
         focus_changed = QApplication.instance().focusChanged  # type: ignore[union-attr]

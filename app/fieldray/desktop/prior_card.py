@@ -44,17 +44,17 @@ _MAP_HEIGHT: Final = 132
 _MAX_REGIONS: Final = 12
 
 
-class PriorCard(QWidget):
+class PriorImageCard(QWidget):
     """The card about prior images in the side panel. The card is visible while an image is open."""
 
-    file_requested = Signal()
+    prior_file_requested = Signal()
 
     def __init__(self, controller: Controller, translator: Translator, theme: Theme, parent: QWidget) -> None:
         super().__init__(parent)  # with a parent, because a widget without one would be a window
         switches, comparing = controller.switches, controller.comparing
         self._comparing, self._translator = comparing, translator
         self.start = push_button(translator.text("Compare with prior image (E)"), comparing.start_or_stop)
-        self.file = push_button(translator.text("Choose a file…"), self.file_requested.emit)
+        self.file = push_button(translator.text("Choose a file…"), self.prior_file_requested.emit)
         for button in (self.start, self.file):
             button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.state_label, self.score_label, self.region_label = label(role="muted"), label(), label()
@@ -247,7 +247,7 @@ def prior_question_box(
     return question_box(parent, warnings, more, answers=answers, decline_text=decline_text, on_decline=on_decline)
 
 
-class PriorBar(QWidget):
+class ComparisonBar(QWidget):
     """The bar above two compared images: both dates, the time between them, warnings, and the display mode."""
 
     def __init__(
