@@ -47,7 +47,7 @@ from fieldray.reasons import COMMON_NOTE_CODES, Reason, reason
 from fieldray.reports.document import FindingText, ScoreScale, finding_texts
 from fieldray.translation import Translator
 
-EVIDENCE_NOTE: Final = "evidence_outside"
+OUTSIDE_EVIDENCE_CODE: Final = "evidence_outside"
 _MIN_WIDTH: Final = 260
 _MARK: Final = 34
 _FOCUS_FRAME: Final = 2  # width of the focus frame in the style sheet
@@ -86,7 +86,7 @@ class ResultPanel(QScrollArea):
     prior  the card about prior images, which shows and hides itself
     """
 
-    card_requested = Signal()
+    model_card_requested = Signal()
 
     def __init__(self, controller: Controller, prior: QWidget, translator: Translator, theme: Theme) -> None:
         super().__init__()
@@ -218,7 +218,7 @@ class ResultPanel(QScrollArea):
             self._add_overrides(column, row)
             return box
         for note in sorted(outcome.notes, key=lambda note: note.code in COMMON_NOTE_CODES):
-            if note.code != EVIDENCE_NOTE:  # this note is shown next to the figure
+            if note.code != OUTSIDE_EVIDENCE_CODE:  # this note is shown next to the figure
                 role = "muted" if note.code in COMMON_NOTE_CODES else "warning"
                 column.addWidget(label(self._translator.reason(note), role=role))
         for said in found:
@@ -321,7 +321,7 @@ class ResultPanel(QScrollArea):
                 box,
                 self._folding("use", translator.text("What this pack is for"), use),
                 self._folding("limits", translator.text("Limits of this pack"), limits),
-                model_card_button(translator, self.card_requested.emit),
+                model_card_button(translator, self.model_card_requested.emit),
                 spacing=10,
             )
         return box
@@ -359,7 +359,7 @@ class LungsCard(QWidget):
         self._areas.setText(areas)
         self._evidence.setVisible(bool(inside))
         self._evidence.setText(inside)
-        warnings = [note for note in notes_of(outcome) if note.code == EVIDENCE_NOTE]
+        warnings = [note for note in notes_of(outcome) if note.code == OUTSIDE_EVIDENCE_CODE]
         self._warning.setVisible(bool(warnings))
         self._warning.setText(*map(translator.reason, warnings))
 
