@@ -96,7 +96,7 @@ class Application(QObject):
         self._signal_end = notify_run_end
         self._has_ended = False
         self.controller.run_ended.connect(partial(setattr, self, "_has_ended", True))
-        for news in (self.controller.rows.changed, self.controller.screening.started):
+        for news in (self.controller.rows.changed, self.controller.screening.run_started):
             news.connect(self._tell_end)
         self._crashed.connect(self.controller.show_unexpected_error, Qt.ConnectionType.QueuedConnection)
         self.controller.closed.connect(self._end)
@@ -280,7 +280,7 @@ def shorten_switch_interval(application: Application) -> None:
     application.controller.services_opened.connect(gc.freeze)
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, _RARELY)
-    application.controller.screening.idle.connect(gc.collect)
+    application.controller.screening.became_idle.connect(gc.collect)
     _give_large_blocks_back()
 
 

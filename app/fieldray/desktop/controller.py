@@ -125,10 +125,10 @@ class Controller(QObject):
 
     def _connect(self) -> None:
         self.event_bridge.published.connect(self.handle_event)
-        self.screening.started.connect(self._run_started)
-        self.screening.started.connect(self._remember_opened_folders)
+        self.screening.run_started.connect(self._run_started)
+        self.screening.run_started.connect(self._remember_opened_folders)
         self.packs.model_changed.connect(self._note_other_pack)
-        self.screening.idle.connect(self.packs.fall_back_to_default_pack)
+        self.screening.became_idle.connect(self.packs.fall_back_to_default_pack)
         self.image.changed.connect(self._image_changed)
         self.image.replaced.connect(self._image_replaced)
         self.image.screened_again.connect(self._screened_again)
@@ -513,7 +513,7 @@ class Controller(QObject):
     def start_run(self) -> None:
         """Start a run over the chosen folders, or over the folders of the visible work list."""
         self.judging.save_typed_note()
-        self.screening.start(listed=self.rows.total_images())
+        self.screening.start(listed_image_count=self.rows.total_images())
 
     def start_export(
         self,

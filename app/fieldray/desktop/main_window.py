@@ -178,7 +178,7 @@ class MainWindow(QMainWindow):
         focus_changed.connect(self._allow_keys, Qt.ConnectionType.QueuedConnection)
         bench.packs.model_card_read.connect(self._show_card)
         self.result_panel.model_card_requested.connect(self._show_card_of_run)
-        bench.screening.started.connect(self._show_images_or_welcome)
+        bench.screening.run_started.connect(self._show_images_or_welcome)
         bench.rows.all_deleted.connect(self._leave_deleted_run)
 
     def _commands(self) -> dict[str, Callable[[], None]]:

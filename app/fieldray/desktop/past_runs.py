@@ -201,7 +201,7 @@ class AuditController(RunOperations):
         self._model: Model | None = None
         self.report: AuditReport | None = None
         self.comparable_runs: tuple[Run, ...] = ()
-        screening.started.connect(self.forget_report)
+        screening.run_started.connect(self.forget_report)
 
     @property
     def can_audit(self) -> bool:
@@ -452,7 +452,7 @@ class ComputerLoad(RunOperations):
         self.study: StoredLoadStudy | None = None
         self.progress = 0, 0
         self._packs.model_changed.connect(self.changed)
-        screening.started.connect(self._begin)
+        screening.run_started.connect(self._begin)
 
     @property
     def can_start_load_study(self) -> bool:

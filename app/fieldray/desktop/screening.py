@@ -35,11 +35,13 @@ if TYPE_CHECKING:
     from fieldray.packs.site_choices import RememberedPack
     from fieldray.pipeline.batch import Batch
 
-State = Literal["empty", "waiting", "starting", "running", "paused", "stopping", "finished", "cancelled", "failed"]
+ScreeningState = Literal[
+    "empty", "waiting", "starting", "running", "paused", "stopping", "finished", "cancelled", "failed"
+]
 RUN_NOTICE_PREFIX: Final = "of the run "  # beginning of the keys of notices about the visible run
 _OF_WATCH: Final = {"watch_waits": "watch_waits", "watch_goes_on": "watch_waits", "watch_stopped": "watch"}
 _GRAVE: Final = ("drift_evidence", "watch_waits", "other_patients", "ages_not_stated")
-_BUSY: tuple[State, ...] = ("starting", "running", "paused", "stopping")
+_BUSY: tuple[ScreeningState, ...] = ("starting", "running", "paused", "stopping")
 
 
 class ScreeningController(QObject):
@@ -51,8 +53,8 @@ class ScreeningController(QObject):
 
     changed = Signal()
     question_changed = Signal()
-    started = Signal()
-    idle = Signal()
+    run_started = Signal()
+    became_idle = Signal()
 
     def __init__(self, background: BackgroundTasks, packs: PackController) -> None:
         super().__init__()
@@ -63,10 +65,10 @@ class ScreeningController(QObject):
         self._begun: Future[Batch] | None = None
         self._next: dict[bool, tuple[Path, ...]] = {False: (), True: ()}  # waiting paths; paths to watch (True) last
         self.watches = False
-        self._before: tuple[State, tuple[Path, ...], Run | None, Progress | None] = "empty", (), None, None
+        self._before: tuple[ScreeningState, tuple[Path, ...], Run | None, Progress | None] = "empty", (), None, None
         self._seen: IntentQuestion | None = None
         self.paths: tuple[Path, ...] = ()
-        self.state: State = "empty"
+        self.state: ScreeningState = "empty"
         self.run_id: int | None = None
         self.manifest: Manifest | None = None
         self.run_models: tuple[Model | None, ...] = ()
@@ -118,13 +120,13 @@ class ScreeningController(QObject):
         self._enter("waiting")
         self._do(self._playbook.handle_chosen_paths(paths, watches=watches))
 
-    def start(self, *, listed: int = 0) -> None:
+    def start(self, *, listed_image_count: int = 0) -> None:
         """Start a run over the chosen folders, or over the folders of the visible work list.
 
         listed  number of images in the visible work list; ignored while other folders wait to be screened
         """
         if self.can_start:
-            images = listed if self.state != "waiting" else 0
+            images = listed_image_count if self.state != "waiting" else 0
             self._do(self._playbook.handle_start_button(self.paths, listed_image_count=images))
 
     def answer(self, question: IntentQuestion | None, answer: PackCandidate | bool | None) -> None:
@@ -168,7 +170,7 @@ class ScreeningController(QObject):
         self.run_models, model = models, models[0]
         self.manifest = model.manifest if model else manifest_of_removed_pack(run.spec.packs[0].trust)
         self.run_id, self.progress = run.run_id, None
-        is_over: dict[str, State] = {"finished": "finished", "failed": "failed"}
+        is_over: dict[str, ScreeningState] = {"finished": "finished", "failed": "failed"}
         self._enter(is_over.get(run.state, "cancelled"))
 
     def close_deleted_run(self) -> None:
@@ -242,7 +244,7 @@ class ScreeningController(QObject):
         for start in ("watch", RUN_NOTICE_PREFIX):
             self._board.withdraw_by_prefix(start)
 
-    def _enter(self, state: State) -> None:
+    def _enter(self, state: ScreeningState) -> None:
         self.state, self.packs.may_change_pack = state, state not in _BUSY
         self.changed.emit()
 
@@ -338,7 +340,7 @@ class ScreeningController(QObject):
                 ),
                 action=Action(lambda t: t.text("Stop"), self.stop),
             )
-        self.started.emit()
+        self.run_started.emit()
         point, ages_confirmed = self.packs.point_name, bool(intent.ages_confirmed)
         self._use(models)
         self._begun = self.background.run_with_services(
@@ -438,7 +440,7 @@ class ScreeningController(QObject):
 
     def _after_run(self) -> None:
         self._warm_up()
-        self.idle.emit()
+        self.became_idle.emit()
         self._begin_next()
 
     def _begin_next(self) -> None:
