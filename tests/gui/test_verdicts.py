@@ -45,7 +45,7 @@ FIRST, SECOND = VerdictSubject(1, screened(1, 0.9)), VerdictSubject(2, screened(
 def opened(stored: Verdict | None = None) -> Verdicts:
     """`Verdicts` with the first image open, for which the store has this verdict."""
     verdicts = Verdicts()
-    assert verdicts.open(FIRST, stored) == (ReadVerdictCommand(FIRST),)
+    assert verdicts.set_current_image(FIRST, stored) == (ReadVerdictCommand(FIRST),)
     assert verdicts.handle_verdict_read(FIRST, stored) == ()
     return verdicts
 
@@ -59,7 +59,7 @@ def test_a_verdict_given_while_another_one_is_saved_is_saved_after_it() -> None:
     verdicts.give_verdict("agree")
     assert verdicts.give_verdict("disagree") == verdicts.give_verdict("unsure") == ()
     assert verdicts.handle_verdict_written(FIRST, AGREE) == write(UNSURE, AGREE)
-    assert verdicts.state_for(FIRST).state == "saving"
+    assert verdicts.state_for(FIRST).saving_state == "saving"
     assert verdicts.handle_verdict_written(FIRST, UNSURE) == ()
 
 
@@ -69,18 +69,18 @@ def test_a_verdict_whose_replacement_failed_is_still_saved() -> None:
     verdicts.handle_failed_write(FIRST, FULL)
     assert verdicts.give_verdict("agree") == write(AGREE, AGREE, DISAGREE)
     assert verdicts.handle_failed_write(FIRST, FULL) == (ReadVerdictCommand(FIRST),)
-    assert verdicts.state_for(FIRST).state == "not_saved"
+    assert verdicts.state_for(FIRST).saving_state == "not_saved"
     verdicts.handle_verdict_read(FIRST, AGREE)
-    assert verdicts.state_for(FIRST).state == "saved"
+    assert verdicts.state_for(FIRST).saving_state == "saved"
 
 
 def test_an_unsaved_verdict_stays_when_another_image_is_opened() -> None:
     verdicts = opened()
     verdicts.give_verdict("agree")
     verdicts.handle_failed_write(FIRST, FULL)
-    verdicts.open(SECOND)
-    verdicts.open(None)
-    assert [(judged, given.state) for judged, given in verdicts.unsaved_verdicts()] == [(FIRST, "not_saved")]
+    verdicts.set_current_image(SECOND)
+    verdicts.set_current_image(None)
+    assert [(judged, given.saving_state) for judged, given in verdicts.unsaved_verdicts()] == [(FIRST, "not_saved")]
     verdicts.keep_own_verdict(FIRST)
     verdicts.handle_verdict_written(FIRST, AGREE)
     assert list(verdicts.unsaved_verdicts()) == []
@@ -91,13 +91,13 @@ def test_a_newer_verdict_of_another_window_is_asked_about() -> None:
     verdicts.give_verdict("agree")
     assert verdicts.handle_verdict_written(FIRST, DISAGREE) == ()
     given = verdicts.state_for(FIRST)
-    assert (given.state, given.wanted, given.stored, given.has_conflict) == ("not_saved", AGREE, DISAGREE, True)
+    assert (given.saving_state, given.wanted, given.stored, given.has_conflict) == ("not_saved", AGREE, DISAGREE, True)
     assert verdicts.give_verdict("unsure") == ()  # the person has not answered
     assert verdicts.keep_own_verdict(FIRST) == write(UNSURE, UNSURE, DISAGREE)
     assert verdicts.handle_verdict_written(FIRST, None) == ()  # meanwhile the other window withdrew it
     assert (given.has_conflict, given.stored) == (True, None)
     assert verdicts.keep_stored_verdict(FIRST) == (ReadVerdictCommand(FIRST),)
-    assert (given.state, given.wanted) == (None, None)
+    assert (given.saving_state, given.wanted) == (None, None)
 
 
 def test_keeping_the_other_verdict_keeps_the_one_now_in_the_store() -> None:
@@ -107,14 +107,14 @@ def test_keeping_the_other_verdict_keeps_the_one_now_in_the_store() -> None:
     verdicts.handle_verdict_written(FIRST, DISAGREE)
     assert verdicts.keep_stored_verdict(FIRST) == (ReadVerdictCommand(FIRST),)
     verdicts.handle_verdict_read(FIRST, None)
-    assert (verdicts.state_for(FIRST).state, verdicts.state_for(FIRST).wanted) == (None, None)
+    assert (verdicts.state_for(FIRST).saving_state, verdicts.state_for(FIRST).wanted) == (None, None)
 
 
 def test_a_newer_verdict_of_another_window_is_shown_when_its_image_is_opened() -> None:
     verdicts = opened(AGREE)
-    verdicts.open(FIRST, AGREE)
+    verdicts.set_current_image(FIRST, AGREE)
     verdicts.handle_verdict_read(FIRST, DISAGREE)
-    assert (verdicts.state_for(FIRST).state, verdicts.state_for(FIRST).wanted) == ("saved", DISAGREE)
+    assert (verdicts.state_for(FIRST).saving_state, verdicts.state_for(FIRST).wanted) == ("saved", DISAGREE)
     verdicts.set_draft_note("mine")
     verdicts.handle_verdict_read(FIRST, UNSURE)
     assert verdicts.state_for(FIRST).has_conflict
@@ -128,8 +128,8 @@ def test_withdrawing_a_verdict_removes_its_note_and_undo_restores_both() -> None
     verdicts = opened(NOTED)
     assert verdicts.withdraw_verdict() == write(None, NOTED)
     verdicts.handle_verdict_written(FIRST, None)
-    assert (verdicts.state_for(FIRST).note, verdicts.state_for(FIRST).state) == ("", None)
-    verdicts.open(SECOND)  # the image need not be open to have its verdict taken back
+    assert (verdicts.state_for(FIRST).note, verdicts.state_for(FIRST).saving_state) == ("", None)
+    verdicts.set_current_image(SECOND)  # the image need not be open to have its verdict taken back
     assert verdicts.last_changed_image == FIRST
     assert verdicts.undo() == write(NOTED, None)
     verdicts.handle_verdict_written(FIRST, NOTED)
@@ -152,7 +152,7 @@ def test_giving_the_same_verdict_again_keeps_it() -> None:
     assert verdicts.give_verdict("disagree") == write(Verdict(choice="disagree", note="old scar"), NOTED)
     assert not verdicts.is_repeated
     assert verdicts.give_verdict("disagree") == ()  # while it is being saved
-    verdicts.open(SECOND)
+    verdicts.set_current_image(SECOND)
     assert not verdicts.is_repeated
 
 
@@ -168,7 +168,7 @@ def test_undo_does_not_remove_a_verdict_given_later_by_another_window() -> None:
     verdicts = opened()
     verdicts.give_verdict("agree")
     verdicts.handle_verdict_written(FIRST, AGREE)
-    verdicts.open(FIRST, AGREE)
+    verdicts.set_current_image(FIRST, AGREE)
     verdicts.handle_verdict_read(FIRST, DISAGREE)
     assert verdicts.last_changed_image is None
     assert verdicts.undo() == ()
@@ -177,9 +177,9 @@ def test_undo_does_not_remove_a_verdict_given_later_by_another_window() -> None:
 def test_a_new_result_of_an_image_does_not_take_over_the_verdict() -> None:
     verdicts = opened(AGREE)
     again = VerdictSubject(1, screened(1, 0.1))
-    verdicts.open(again)
+    verdicts.set_current_image(again)
     assert verdicts.state_for(again).wanted is None
-    assert verdicts.state_of(1, FIRST.outcome, None) is None
+    assert verdicts.saving_state_of(1, FIRST.outcome, None) is None
 
 
 # ---- random walks of `Verdicts` alone: FIELDRAY_PLAYBOOKS=50000 sets their number
@@ -242,7 +242,7 @@ class RandomWalk(RuleBasedStateMachine):
         judged = None if image is None else IMAGES[image]
         window = self.windows[number]
         typed = window.verdicts.open_image
-        commands = window.verdicts.open(judged, self.store[judged][0] if judged else None)
+        commands = window.verdicts.set_current_image(judged, self.store[judged][0] if judged else None)
         if typed and window.verdicts.state_for(typed).wanted is not None:
             window.last[typed] = window.verdicts.state_for(typed).wanted
         window.take(commands)
@@ -300,14 +300,14 @@ class RandomWalk(RuleBasedStateMachine):
     @rule(number=windows_drawn, place=images_drawn)
     def keep_own_verdict(self, number: int, place: int) -> None:
         window, image = self.windows[number], IMAGES[place]
-        if window.verdicts.state_for(image).state == "not_saved":
+        if window.verdicts.state_for(image).saving_state == "not_saved":
             window.seen[image].add(window.verdicts.state_for(image).stored)
         window.take(window.verdicts.keep_own_verdict(image))
 
     @rule(number=windows_drawn, place=images_drawn)
     def keep_stored_verdict(self, number: int, place: int) -> None:
         window, image = self.windows[number], IMAGES[place]
-        if window.verdicts.state_for(image).state == "not_saved":
+        if window.verdicts.state_for(image).saving_state == "not_saved":
             window.last.pop(image, None)
         window.take(window.verdicts.keep_stored_verdict(image))
 
@@ -341,7 +341,7 @@ class RandomWalk(RuleBasedStateMachine):
         image, (found, writer) = command.judged, self.store[command.judged]
         if isinstance(command, ReadVerdictCommand):
             window.answers.append(("found", image, found))
-        elif found != command.verdict and found not in command.replaceable:
+        elif found != command.verdict and found not in command.replaceable_verdicts:
             window.answers.append(("written", image, found))
         elif self.is_full:
             self.refused[image] = command.verdict
@@ -359,7 +359,7 @@ class RandomWalk(RuleBasedStateMachine):
         window = self.windows[number]
         what, image, verdict = window.answers.popleft()
         verdicts = window.verdicts
-        was_kept = verdicts.state_for(image).state in ("saved", None) or what == "written"
+        was_kept = verdicts.state_for(image).saving_state in ("saved", None) or what == "written"
         if what == "failed":
             window.take(verdicts.handle_failed_write(image, FULL))
         else:
@@ -371,7 +371,7 @@ class RandomWalk(RuleBasedStateMachine):
         if (
             was_kept
             and window.last.get(image) in self.kept[image]
-            and verdicts.state_for(image).state in ("saved", None)
+            and verdicts.state_for(image).saving_state in ("saved", None)
         ):
             window.last.pop(image, None)  # it was saved, whatever others saved since
 
@@ -395,7 +395,7 @@ class RandomWalk(RuleBasedStateMachine):
         for window in self.windows:
             for image in IMAGES:
                 given = window.verdicts.state_for(image)
-                if given.state == "saved":
+                if given.saving_state == "saved":
                     assert given.wanted in self.kept[image]
                     assert given.wanted == self.store[image][0] or self.store[image][1] != window.name
 

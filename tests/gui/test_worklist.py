@@ -79,7 +79,7 @@ class StoredList:
         """Give a verdict on a row, in the model and in the store."""
         verdict = Verdict(choice=choice)  # type: ignore[arg-type]
         judged = VerdictSubject(row_id, self.store.result(row_id).outcome)
-        self.verdicts.open(judged)
+        self.verdicts.set_current_image(judged)
         self.verdicts.give_verdict(verdict.choice)
         self.model.handle_verdict_change(judged)
         self.verdicts.handle_verdict_written(judged, self.store.set_verdict(row_id, verdict, judged=judged.outcome))
@@ -313,7 +313,7 @@ def test_a_saved_verdict_is_not_shown_with_a_newer_result(listed: StoredList, mo
     listed.add(screened(1, 0.9))
     (row,) = listed.rows()
     shown = VerdictSubject(1, row.outcome)
-    listed.verdicts.open(shown)
+    listed.verdicts.set_current_image(shown)
     listed.verdicts.give_verdict("agree")
     listed.add(screened(1, 0.1))
     listed.verdicts.handle_verdict_written(shown, Verdict(choice="agree"))

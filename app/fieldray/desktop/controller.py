@@ -218,7 +218,7 @@ class Controller(QObject):
             return
         self._is_ending = True
         for judged, given in self.judging.verdicts.unsaved_verdicts():
-            why = given.problem.code if given.problem else given.state
+            why = given.problem.code if given.problem else given.saving_state
             log.warning("closing without the verdict on answer %d: %s", judged.result_id, why)
         services, finish = self.background.services, self.screening.make_run_stopper()
 

@@ -20,7 +20,7 @@ from fieldray.desktop.open_image import CurrentImage
 from fieldray.desktop.verdicts import (
     Commands,
     ReadVerdictCommand,
-    State,
+    SavingState,
     Verdicts,
     VerdictState,
     VerdictSubject,
@@ -75,7 +75,7 @@ class VerdictController(QObject):
     @property
     def is_saving(self) -> bool:
         """Whether a verdict is being saved."""
-        return any(given.state == "saving" for _, given in self.verdicts.unsaved_verdicts())
+        return any(given.saving_state == "saving" for _, given in self.verdicts.unsaved_verdicts())
 
     # ---- commands of a person
 
@@ -86,7 +86,7 @@ class VerdictController(QObject):
         """
         can_be_judged = row is not None and bool(row.outcome.facts.content_sha256)  # a verdict needs file content
         judged = VerdictSubject(row.result_id, row.outcome) if row is not None and can_be_judged else None
-        self._carry_out(self.verdicts.open(judged, row.verdict if row else None), judged)
+        self._carry_out(self.verdicts.set_current_image(judged, row.verdict if row else None), judged)
 
     def set_draft_note(self, note: str) -> None:
         """Keep in memory the unfinished note that a person is typing on the current image."""
@@ -182,7 +182,7 @@ class VerdictController(QObject):
                 failed=lambda _: None,
             )
             return
-        verdict, over = command.verdict, command.replaceable
+        verdict, over = command.verdict, command.replaceable_verdicts
         self._background.run_with_services(
             lambda services: services.session.set_verdict(result_id, verdict, judged=outcome, replaceable=over),
             channel=_CHANNEL,
@@ -194,7 +194,9 @@ class VerdictController(QObject):
 
     def _show_unsaved(self) -> None:
         """Show a notice about unsaved verdicts on all images. The notice changes only if there is a new one."""
-        lost = [(judged, given) for judged, given in self.verdicts.unsaved_verdicts() if given.state == "not_saved"]
+        lost = [
+            (judged, given) for judged, given in self.verdicts.unsaved_verdicts() if given.saving_state == "not_saved"
+        ]
         now: list[tuple[VerdictSubject, object]] = [(judged, given.problem or given.stored) for judged, given in lost]
         before, self._shown = self._shown, now
         if now == before:
@@ -218,7 +220,7 @@ class VerdictController(QObject):
     def saving_state_sentence(self, translator: Translator, judged: VerdictSubject, given: VerdictState) -> str:
         """Return a sentence that says why the verdict `given` on the image `judged` is not in the database."""
         image = image_title(translator, judged.result_id, judged.outcome)
-        if given.state == "saving":
+        if given.saving_state == "saving":
             return translator.text("Your verdict on {image} is being saved.", image=image)
         if given.has_conflict:
             return translator.text(
@@ -377,7 +379,7 @@ class VerdictBar(QWidget):
         self.note.setPlaceholderText(
             text("Note on the verdict") if can_be_noted else text("Give a verdict to add a note")
         )
-        captions: dict[State | None, str] = {
+        captions: dict[SavingState | None, str] = {
             None: self._printed(None),
             "saving": text("Your verdict is being saved…"),
             "saved": text("Your verdict is saved, but the note is not. Press Enter to save the note, or Esc to "
@@ -385,9 +387,9 @@ class VerdictBar(QWidget):
             if given.has_unsaved_note else text("Your verdict was saved.") + " " + self._printed(given.wanted),
             "not_saved": "",
         }  # fmt: skip
-        is_lost = given.state == "not_saved"
+        is_lost = given.saving_state == "not_saved"
         kept = text("You already gave this verdict. To remove your verdict, press Withdraw.")
-        self._how.setText(kept if verdicts.is_repeated else captions[given.state])
+        self._how.setText(kept if verdicts.is_repeated else captions[given.saving_state])
         self._why_not.setText(*self._problem(given) if is_lost else ())
         self._how.setVisible(not is_lost)
         for widget in (self._why_not, self.retry_button, self.keep_stored_verdict):

@@ -16,7 +16,7 @@ from fieldray.domain.run import Verdict, VerdictChoice
 from fieldray.reasons import Reason
 from fieldray.store.rows import result_hash
 
-State = Literal["saved", "saving", "not_saved"]
+SavingState = Literal["saved", "saving", "not_saved"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class WriteVerdictCommand:
 
     judged: VerdictSubject
     verdict: Verdict | None
-    replaceable: frozenset[Verdict | None]
+    replaceable_verdicts: frozenset[Verdict | None]
 
 
 Commands = tuple[ReadVerdictCommand | WriteVerdictCommand, ...]
@@ -81,7 +81,7 @@ class VerdictState:
     stored: Verdict | None
     wanted: Verdict | None = field(init=False)
     draft_note: str | None = None
-    replaceable: set[Verdict | None] = field(init=False)
+    replaceable_verdicts: set[Verdict | None] = field(init=False)
     pending_write: WriteVerdictCommand | None = None
     problem: Reason | None = None
     has_conflict: bool = False
@@ -92,7 +92,7 @@ class VerdictState:
     def mark_saved(self, stored: Verdict | None) -> None:
         """Record that the verdict `stored` is in the database, and that nothing is left to save."""
         self.stored = self.wanted = stored
-        self.replaceable, self.problem, self.has_conflict = {stored}, None, False
+        self.replaceable_verdicts, self.problem, self.has_conflict = {stored}, None, False
 
     def accept_stored_verdict(self, stored: Verdict | None) -> None:
         """Take over the verdict that another window stored, and discard the note that was typed in this window."""
@@ -104,7 +104,7 @@ class VerdictState:
         self.stored, self.problem, self.has_conflict = stored, None, True
 
     @property
-    def state(self) -> State | None:
+    def saving_state(self) -> SavingState | None:
         """The state of saving the verdict: "saving", "saved" or "not_saved"; None without a verdict."""
         if self.pending_write is not None:
             return "saving"
@@ -126,9 +126,9 @@ class VerdictState:
         return self.wanted is not None and self.note.strip() != self.wanted.note
 
     @property
-    def must_be_kept(self) -> bool:
+    def must_stay_in_memory(self) -> bool:
         """Whether this object must be kept in memory, because the database lacks its verdict or its note."""
-        return self.state in ("saving", "not_saved") or bool(self.draft_note)
+        return self.saving_state in ("saving", "not_saved") or bool(self.draft_note)
 
 
 class Verdicts:
@@ -154,7 +154,7 @@ class Verdicts:
         """
         return (self._given.get(judged) if judged else None) or VerdictState(None)
 
-    def state_of(self, result_id: int, outcome: Outcome, stored: Verdict | None) -> State | None:
+    def saving_state_of(self, result_id: int, outcome: Outcome, stored: Verdict | None) -> SavingState | None:
         """Return the state of saving the verdict on a result in the work list.
 
         result_id  row id of the result
@@ -163,16 +163,18 @@ class Verdicts:
         """
         for judged, given in self._given.items():  # few, so most rows are compared by result_id only
             if judged.result_id == result_id and judged == VerdictSubject(result_id, outcome):
-                return given.state
+                return given.saving_state
         return "saved" if stored is not None else None
 
     def unsaved_verdicts(self) -> Iterator[tuple[VerdictSubject, VerdictState]]:
         """Yield the verdicts that would be lost if the program ended now: those being saved, and those not saved."""
-        return ((judged, given) for judged, given in self._given.items() if given.state in ("saving", "not_saved"))
+        return (
+            (judged, given) for judged, given in self._given.items() if given.saving_state in ("saving", "not_saved")
+        )
 
     # ---- commands of a person
 
-    def open(self, judged: VerdictSubject | None, stored: Verdict | None = None) -> Commands:
+    def set_current_image(self, judged: VerdictSubject | None, stored: Verdict | None = None) -> Commands:
         """Make an image the current image. The typed note on the previous image is first added to the previous verdict.
 
         judged  the result that verdicts judge from now on; None if no image is open, or if no verdict is possible
@@ -180,7 +182,7 @@ class Verdicts:
         """
         commands = self.add_note_to_verdict()
         self.open_image, self.is_repeated = judged, False
-        self._given = {key: given for key, given in self._given.items() if given.must_be_kept or key == judged}
+        self._given = {key: given for key, given in self._given.items() if given.must_stay_in_memory or key == judged}
         if judged is None:
             return commands
         self._given.setdefault(judged, VerdictState(stored))
@@ -217,7 +219,7 @@ class Verdicts:
         """
         given = self.state_for(self.open_image)
         verdict = Verdict(choice=choice, note=given.note.strip())
-        self.is_repeated = verdict == given.wanted and given.state in ("saved", "saving")
+        self.is_repeated = verdict == given.wanted and given.saving_state in ("saved", "saving")
         return () if self.is_repeated else self._want(verdict)
 
     def withdraw_verdict(self) -> Commands:
@@ -261,9 +263,9 @@ class Verdicts:
     def keep_own_verdict(self, judged: VerdictSubject) -> Commands:
         """Try again to save an unsaved verdict. If another window stored a verdict on the image, overwrite that one."""
         given = self.state_for(judged)
-        if given.state != "not_saved":
+        if given.saving_state != "not_saved":
             return ()
-        given.replaceable.add(given.stored)
+        given.replaceable_verdicts.add(given.stored)
         return self._send(judged, given)
 
     def keep_stored_verdict(self, judged: VerdictSubject) -> Commands:
@@ -273,7 +275,7 @@ class Verdicts:
         database. Otherwise the stored verdict is read again, because another window may have changed it.
         """
         given = self.state_for(judged)
-        if given.state != "not_saved":
+        if given.saving_state != "not_saved":
             return ()
         given.wanted, given.draft_note = given.stored, None
         return self._save(judged, given) or (ReadVerdictCommand(judged),)
@@ -290,11 +292,11 @@ class Verdicts:
             return ()
         if stored == given.wanted:
             given.mark_saved(stored)
-        elif stored in given.replaceable:
+        elif stored in given.replaceable_verdicts:
             given.stored = stored
             # A verdict whose write seemed to fail is stored. So the wanted verdict is written again.
-            return () if given.state == "not_saved" else self._save(judged, given)
-        elif given.state == "not_saved" or given.has_unsaved_note:
+            return () if given.saving_state == "not_saved" else self._save(judged, given)
+        elif given.saving_state == "not_saved" or given.has_unsaved_note:
             given.mark_conflict(stored)
         else:
             given.accept_stored_verdict(stored)
@@ -308,7 +310,7 @@ class Verdicts:
         sent, given.pending_write = given.pending_write, None
         is_withdrawn = sent.verdict == given.stored == given.wanted
         if stored == sent.verdict:
-            given.stored, given.replaceable = stored, {stored}
+            given.stored, given.replaceable_verdicts = stored, {stored}
             return self._save(judged, given)
         if stored == given.wanted:  # both verdicts are equal
             given.mark_saved(stored)
@@ -327,10 +329,10 @@ class Verdicts:
         if given is None or given.pending_write is None:
             return ()
         sent, given.pending_write = given.pending_write, None
-        given.replaceable.add(sent.verdict)
+        given.replaceable_verdicts.add(sent.verdict)
         if given.wanted != sent.verdict:
             return self._send(judged, given)
-        if given.replaceable == {given.stored}:
+        if given.replaceable_verdicts == {given.stored}:
             return ()
         given.problem = problem
         # In spite of the error, the verdict may have been stored.
@@ -354,12 +356,12 @@ class Verdicts:
         """
         if given.pending_write is not None:
             return ()
-        if given.wanted == given.stored and (given.has_conflict or given.replaceable == {given.stored}):
+        if given.wanted == given.stored and (given.has_conflict or given.replaceable_verdicts == {given.stored}):
             given.mark_saved(given.stored)
             return ()
         return () if given.has_conflict else self._send(judged, given)
 
     def _send(self, judged: VerdictSubject, given: VerdictState) -> Commands:
         given.problem, given.has_conflict = None, False
-        given.pending_write = WriteVerdictCommand(judged, given.wanted, frozenset(given.replaceable))
+        given.pending_write = WriteVerdictCommand(judged, given.wanted, frozenset(given.replaceable_verdicts))
         return (given.pending_write,)

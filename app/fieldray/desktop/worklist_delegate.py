@@ -21,7 +21,7 @@ from PySide6.QtWidgets import QStyle, QStyledItemDelegate, QStyleOptionViewItem,
 
 from fieldray.desktop.image_painting import draw_thumbnail
 from fieldray.desktop.style import Theme, VerdictMark, colour, draw_class_icon, draw_verdict_mark, scaled_font
-from fieldray.desktop.verdicts import State
+from fieldray.desktop.verdicts import SavingState
 from fieldray.desktop.widgets import without_markup
 from fieldray.desktop.worklist_model import EARLIER_DAY_ROLE, GROUP_ROLE, ROW_ROLE, VERDICT_ROLE, Index
 from fieldray.desktop.worklist_rows import COLUMN_KEYS, WorkListRow, image_title, score_cell_text
@@ -70,7 +70,7 @@ class _Cell:
     text: str
     font: QFont
     is_selected: bool
-    verdict: State | None
+    verdict: SavingState | None
     group: PatientGroup | None
     is_earlier: bool
 

@@ -18,7 +18,7 @@ from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersisten
 
 from fieldray.desktop.background import BackgroundTasks, Services
 from fieldray.desktop.image_painting import DisplaySwitches
-from fieldray.desktop.verdicts import State, Verdicts, VerdictSubject
+from fieldray.desktop.verdicts import SavingState, Verdicts, VerdictSubject
 from fieldray.desktop.widgets import plain_tooltip_text, without_markup
 from fieldray.desktop.worklist_rows import COLUMN_KEYS, WORK_LIST_COLUMNS, RowCache, WorkListRow, work_list_columns
 from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome
@@ -48,11 +48,11 @@ _NO_GROUPS: Final[NDArray[np.uint8]] = np.empty(0, np.uint8)
 _NONE_EARLIER: Final[NDArray[np.bool_]] = np.empty(0, np.bool_)
 
 
-def verdict_state_text(translator: Translator, state: State, verdict: Verdict | None) -> str:
+def verdict_state_text(translator: Translator, state: SavingState, verdict: Verdict | None) -> str:
     """Return a text about the reader's verdict on an image. If the verdict is not saved, the text says so."""
     if state == "saved" and verdict is not None:
         return translator.text("your verdict: {verdict}", verdict=verdict_names(translator)[verdict.choice])
-    captions: dict[State, str] = {
+    captions: dict[SavingState, str] = {
         "saved": translator.text("verdict saved"),
         "saving": translator.text("verdict being saved"),
         "not_saved": translator.text("verdict not saved"),
@@ -327,7 +327,9 @@ class WorkListModel(QAbstractTableModel):
         if row is None or role == ROW_ROLE:
             return row
         column, translator = self._columns[index.column()], self._translator
-        state = self._verdicts.state_of(row.result_id, row.outcome, row.verdict) if column.key == "patient" else None
+        state = (
+            self._verdicts.saving_state_of(row.result_id, row.outcome, row.verdict) if column.key == "patient" else None
+        )
         is_earlier = index.row() < len(self._is_earlier) and bool(self._is_earlier[index.row()])
         if role in (VERDICT_ROLE, GROUP_ROLE, EARLIER_DAY_ROLE):
             own = {VERDICT_ROLE: state, EARLIER_DAY_ROLE: is_earlier}
