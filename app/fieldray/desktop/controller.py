@@ -253,14 +253,14 @@ class Controller(QObject):
 
     def _image_changed(self) -> None:
         self.notice_board.withdraw("replaced")
-        self.judging.open(self.image.row)
+        self.judging.set_current_image(self.image.row)
 
     def _image_replaced(self) -> None:
         """Handle a new result for the current image.
 
         The old result stays visible, and a typed note is saved with the old result only.
         """
-        self.judging.open(None)
+        self.judging.set_current_image(None)
         again = Action(lambda t: t.text("Open the new image"), self.show_newer_result)
         self.notice_board.post_reason("replaced", reason("image_replaced"), level="warning", action=again)
 

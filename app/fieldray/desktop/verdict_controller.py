@@ -79,7 +79,7 @@ class VerdictController(QObject):
 
     # ---- commands of a person
 
-    def open(self, row: WorkListRow | None) -> None:
+    def set_current_image(self, row: WorkListRow | None) -> None:
         """Make an image the current one; None means that no image is open.
 
         A typed note on the previous image is saved with the verdict on that image.
