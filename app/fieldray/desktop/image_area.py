@@ -95,7 +95,7 @@ class ImageArea(QWidget):
 
         return {
             **{name: partial(self.switches.toggle, name) for name in _SWITCHES},
-            "network_view": lambda: self.active_viewer.show_network_view(not self.active_viewer.shows_network_view),
+            "network_view": lambda: self.active_viewer.show_network_input(not self.active_viewer.shows_network_view),
             "keep_image": self.pin_or_close_image,
             "link": self._link_or_unlink,
             "invert": turned(ViewState.with_grey_swapped),
@@ -112,11 +112,11 @@ class ImageArea(QWidget):
             "fit": turned(ViewState.fitted),
             "reset": turned(lambda _: ViewState()),
             "undo": acting(Viewer.undo),
-            "narrower": acting(Viewer.change_window, -1, 0),
-            "wider": acting(Viewer.change_window, 1, 0),
-            "brighter": acting(Viewer.change_window, 0, 1),
-            "darker": acting(Viewer.change_window, 0, -1),
-            "mark": acting(Viewer.set_line_point),
+            "narrower": acting(Viewer.change_display_window, -1, 0),
+            "wider": acting(Viewer.change_display_window, 1, 0),
+            "brighter": acting(Viewer.change_display_window, 0, 1),
+            "darker": acting(Viewer.change_display_window, 0, -1),
+            "mark": acting(Viewer.set_measurement_point),
             **self.prior_view.commands(),
             **{f"tool_{tool}": partial(self.switches.set, tool=tool) for tool in LEFT_BUTTON_TOOLS},
             **{f"preset_{number}": acting(Viewer.apply_window_preset, number) for number in range(1, 6)},
@@ -288,7 +288,7 @@ class ImageToolButtons(QWidget):
             row.addWidget(self.buttons[command])
         row.addStretch(1)
         self._area = area
-        for news in (area.views_changed, area.viewer.switched, area.switches.changed):
+        for news in (area.views_changed, area.viewer.shown_image_changed, area.switches.changed):
             news.connect(self._refresh)
         self._refresh()
 

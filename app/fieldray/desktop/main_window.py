@@ -155,7 +155,7 @@ class MainWindow(QMainWindow):
             box.activated.connect(self._focus_list)
         self.result_panel.verdict.note_finished.connect(self._focus_list)
         for viewer in self.area.viewers:
-            viewer.stepped.connect(self.work_list.move_selection)
+            viewer.image_step_requested.connect(self.work_list.move_selection)
             viewer.menu_requested.connect(self._show_menu)
             viewer.full_screen_requested.connect(self._toggle_full_screen)
         for turned in (self.work_list.row_chosen, self.pages.currentChanged):

@@ -101,7 +101,7 @@ class PriorView(QObject):
 
     def _refresh(self) -> None:
         is_laid = self._comparing.overlays is not None and (self.mode != "side_by_side" or self.switches.prior_mesh)
-        self._viewer.show_prior(self if is_laid else None)
+        self._viewer.show_prior_image(self if is_laid else None)
         self.changed.emit()
 
     # ---- painting over the current image

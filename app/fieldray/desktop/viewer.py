@@ -71,11 +71,11 @@ class Viewer(QWidget):
     moved the image, commands act in the middle of the view.
     """
 
-    stepped = Signal(int)
+    image_step_requested = Signal(int)
     menu_requested = Signal(object)
     full_screen_requested = Signal()  # show the image on the whole screen
     state_changed = Signal()
-    switched = Signal()  # between the image and the network's input
+    shown_image_changed = Signal()  # between the image and the network's input
 
     def __init__(
         self, open_image: CurrentImage, switches: DisplaySwitches, translator: Translator, theme: Theme
@@ -143,7 +143,7 @@ class Viewer(QWidget):
             self._mouse = None
             self.apply_view_state(self.state.panned((-right * step, -down * step), self.image_size, self.view_size))
 
-    def change_window(self, wider: int, brighter: int) -> None:
+    def change_display_window(self, wider: int, brighter: int) -> None:
         """Change the display window by one step.
 
         wider     1 widens the window, -1 narrows the window, 0 for no change
@@ -152,7 +152,7 @@ class Viewer(QWidget):
         if self.pyramid is not None:
             self.apply_view_state(self._windowed(self.state, (wider * _WINDOW_STEP, -brighter * _WINDOW_STEP)))
 
-    def set_line_point(self) -> None:
+    def set_measurement_point(self) -> None:
         """Begin or end a line of measurement at the point that a person moves with keys."""
         if self.pyramid is None or self._switches.tool not in MEASURE_TOOLS:
             return
@@ -176,17 +176,17 @@ class Viewer(QWidget):
         """Set the shape of the mouse cursor to that of the tool for the left button."""
         self.setCursor(_CURSORS[self._switches.tool])
 
-    def show_prior(self, layer: PriorView | None) -> None:
+    def show_prior_image(self, layer: PriorView | None) -> None:
         """Show a prior image over the current image, in place of the pack's overlays; None removes the prior image."""
         self._layer = layer
         self.update()
 
-    def show_network_view(self, shown: bool) -> None:
+    def show_network_input(self, is_shown: bool) -> None:
         """Show the network's input instead of the image, or the image again.
 
         shown  True for the network's input, False for the image
         """
-        self.shows_network_view = shown and self._open_image.network_image is not None
+        self.shows_network_view = is_shown and self._open_image.network_image is not None
         self.state, self._undo, self._mark = ViewState(), [], None
         self._show_switched()
 
@@ -374,7 +374,7 @@ class Viewer(QWidget):
             about = event.position().toTuple()
             self.apply_view_state(self.state.zoomed(_ZOOM_STEP**notches, self.image_size, self.view_size, about=about))
         elif notches:
-            self.stepped.emit(-notches)
+            self.image_step_requested.emit(-notches)
         event.accept()
 
     def _dragged(self, tool: Tool, before: ViewState, start: QPointF, by: QPointF) -> ViewState:
@@ -405,7 +405,7 @@ class Viewer(QWidget):
         self.update()
 
     def _show_switched(self) -> None:
-        self.switched.emit()
+        self.shown_image_changed.emit()
         self.update()
 
     def _show_state(self, state: ViewState) -> None:
