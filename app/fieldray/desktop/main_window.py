@@ -39,7 +39,7 @@ from fieldray.desktop.status_page import StatusPage
 from fieldray.desktop.style import Theme
 from fieldray.desktop.toolbar import StatusBar, Toolbar
 from fieldray.desktop.verdict_controller import close_when_saved
-from fieldray.desktop.welcome import Welcome, ages_question_box
+from fieldray.desktop.welcome import WelcomePage, ages_question_box
 from fieldray.desktop.widgets import (
     ask_for_paths,
     column_layout,
@@ -104,7 +104,7 @@ class MainWindow(QMainWindow):
         self.audit_page = AuditPage(controller.auditing, translator, theme)
         self.history_page = HistoryPage(controller.past_runs, translator, theme)
         self.status_page = StatusPage(controller, translator, theme)
-        self.welcome = Welcome(controller, self.actions_by_name, translator, theme)
+        self.welcome = WelcomePage(controller, self.actions_by_name, translator, theme)
         self.tools = ImageToolButtons(self.area, self.actions_by_name, theme)
         self.prior_bar = ComparisonBar(
             controller.comparing, self.area.prior_view, self.actions_by_name, translator, theme

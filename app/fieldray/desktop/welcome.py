@@ -41,7 +41,7 @@ _SIDE_BY_SIDE = 2
 _AGAIN_ROOM = 480
 
 
-class Welcome(QWidget):
+class WelcomePage(QWidget):
     """The welcome page: a card for each pack, and below the cards the choice of folders and files.
 
     With a click on a card, a person states which patients the images show.
