@@ -33,7 +33,7 @@ from fieldray.desktop.widgets import (
     card,
     choice_box,
     column_layout,
-    label,
+    make_label,
     number_box,
     push_button,
     read_only_table,
@@ -62,7 +62,7 @@ class AuditPage(Page):
         super().__init__(translator.text("Audit"), title, translator, theme)
         self._auditing = auditing
         self._table: Path | None = None
-        self.problem = label()
+        self.problem = make_label()
         self._column.insertWidget(1, self._make_form())
         self._column.insertWidget(2, self.problem)
         self._result: QWidget | None = None
@@ -84,7 +84,7 @@ class AuditPage(Page):
             "verdicts": text("My verdicts"),
         }
         choices = [(caption, kind) for kind, caption in kinds.items()]
-        self.labels = choice_box(choices, named=text("Source of the reference labels"))
+        self.labels = choice_box(choices, accessible_name=text("Source of the reference labels"))
         self.labels.activated.connect(lambda _: self.refresh())
         units = (
             (text("Patients (if the patient ID is known)"), None),
@@ -96,8 +96,8 @@ class AuditPage(Page):
             (text("Read first, or a score at or above the threshold"), "above"),
             (text("Read first, or an uncertain or higher score"), "unsure"),
         )
-        self.unit = choice_box(units, named=text("Count images, examinations or patients"))
-        self.refers = choice_box(rules, named=text("Images that count as referred"))
+        self.unit = choice_box(units, accessible_name=text("Count images, examinations or patients"))
+        self.refers = choice_box(rules, accessible_name=text("Images that count as referred"))
         self.table_button = push_button(text("Choose the table…"), self._choose_table)
         self.positive, self.prevalence, self.sensitivity = QLineEdit(), QLineEdit(), number_box(50, 100, 90)
         self.prices, self.against = (QLineEdit(), QLineEdit(), QLineEdit()), choice_box(())
@@ -120,7 +120,7 @@ class AuditPage(Page):
             (text("Compare with another run"), self.against),
         )
         self.button = push_button(text("Audit"), self._audit, role="primary")
-        return card(label(why, role="muted"), rows, row_layout(None, self.button, 1))
+        return card(make_label(why, role="muted"), rows, row_layout(None, self.button, 1))
 
     def _choose_table(self) -> None:
         title = self._translator.text("Choose the table with the labels")
@@ -211,8 +211,8 @@ class AuditPage(Page):
     def _make_result(self, audit: AuditText) -> QWidget:
         page = QWidget()
         figures = row_layout(None, (self._make_figures(audit), 1), self._make_charts(audit), spacing=24)
-        found = card(label(audit.title, role="title"), figures, self._make_buttons(audit.report))
-        sentences = card(*map(label, (*audit.notes(), *audit.drift_sentences(), audit.proposal_text())))
+        found = card(make_label(audit.title, role="title"), figures, self._make_buttons(audit.report))
+        sentences = card(*map(make_label, (*audit.notes(), *audit.drift_sentences(), audit.proposal_text())))
         others = [
             card(*_shown(blocks)) for blocks in (audit.subgroup_blocks(), audit.pack_comparison_blocks()) if blocks
         ]
@@ -242,13 +242,13 @@ class AuditPage(Page):
         grid.setVerticalSpacing(4)
         intervals = self._translator.text("95 % confidence intervals, calculated by patient")
         how = f"{audit.counting_rule_text()} {intervals}."
-        grid.addWidget(label(how, role="muted"), 0, 0, 1, 3)
+        grid.addWidget(make_label(how, role="muted"), 0, 0, 1, 3)
         rows = audit.figure_rows()
         for index, figure in enumerate(rows, 1):
             is_heading = not figure.value
-            grid.addWidget(label(figure.name, role="heading" if is_heading else ""), index, 0)
-            grid.addWidget(label(figure.counts, role="muted"), index, 1)
-            grid.addWidget(label(figure.value), index, 2)
+            grid.addWidget(make_label(figure.name, role="heading" if is_heading else ""), index, 0)
+            grid.addWidget(make_label(figure.counts, role="muted"), index, 1)
+            grid.addWidget(make_label(figure.value), index, 2)
         grid.setRowStretch(grid.rowCount(), 1)
         for column, stretch in ((0, 4), (2, 3)):
             grid.setColumnStretch(column, stretch)
@@ -269,7 +269,7 @@ class AuditPage(Page):
 
     def _make_disagreements(self, audit: AuditText) -> QWidget:
         found, cases = audit.disagreements(), audit.report.audit.misclassified
-        heading = label(found.title, role="heading")
+        heading = make_label(found.title, role="heading")
         if not cases:
             return card(heading)
         how = self._translator.text("To see an image, double-click the row or select the row and press Enter.")
@@ -278,7 +278,7 @@ class AuditPage(Page):
         self.disagreements = read_only_table([found.columns[column] for column in (0, 1, 4, 3)], rows)
         self.disagreements.setAccessibleName(found.title)
         self.disagreements.cellActivated.connect(lambda row, _: self.image_requested.emit(cases[row].row_id))
-        return card(heading, label(how, role="muted"), self.disagreements)
+        return card(heading, make_label(how, role="muted"), self.disagreements)
 
     # ---- saving
 
@@ -316,12 +316,12 @@ def _shown(blocks: Sequence[Block]) -> list[QWidget]:
     parts: list[QWidget] = []
     for block in blocks:
         if isinstance(block, Paragraph):
-            parts.append(label(block.text, role="muted"))
+            parts.append(make_label(block.text, role="muted"))
             continue
         if block.title:
-            parts.append(label(block.title, role="heading"))
+            parts.append(make_label(block.title, role="heading"))
         if isinstance(block, BulletList):
-            parts += map(label, block.sentences)
+            parts += map(make_label, block.sentences)
         elif isinstance(block, Table):
             table = read_only_table(block.columns, block.rows, max_height=_PLAN_HEIGHT)
             table.setAccessibleName(block.title)
@@ -359,7 +359,7 @@ class LocalPointDialog(QDialog):
         self.yes_button = push_button(text("Yes, use this operating point"))
         self.no_button = push_button(text("Do not use"))
         buttons = dialog_buttons(self, self.no_button, self.yes_button)
-        parts = (label(title, role="title"), label(proposal), label(advice), fields, buttons)
+        parts = (make_label(title, role="title"), make_label(proposal), make_label(advice), fields, buttons)
         column_layout(self, *parts, margins=DIALOG_MARGINS, spacing=12)
         self._check()
 

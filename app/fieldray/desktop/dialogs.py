@@ -32,7 +32,7 @@ from fieldray.desktop.widgets import (
     choice_box,
     column_layout,
     in_scroll_area,
-    label,
+    make_label,
     number_box,
     push_button,
     row_layout,
@@ -175,13 +175,13 @@ class AboutDialog(QDialog):
         )
         column = column_layout(
             page,
-            label(f"Fieldray {VERSION}", role="title"),
-            label(research_only_notice(translator), role="heading"),
-            label(text("This program screens chest X-rays with a model pack, on this computer only.")),
-            label(text("This program makes no network connections."), role="heading"),
-            label(silent),
-            label(images, role="muted"),
-            label(text("Results are kept in {folder}", folder=data_folder()), role="muted"),
+            make_label(f"Fieldray {VERSION}", role="title"),
+            make_label(research_only_notice(translator), role="heading"),
+            make_label(text("This program screens chest X-rays with a model pack, on this computer only.")),
+            make_label(text("This program makes no network connections."), role="heading"),
+            make_label(silent),
+            make_label(images, role="muted"),
+            make_label(text("Results are kept in {folder}", folder=data_folder()), role="muted"),
             spacing=10,
         )
         box, listed = dialog_buttons(self, text("Close")), read_licences(table)
@@ -192,7 +192,7 @@ class AboutDialog(QDialog):
             box.addButton(self.licences_button, QDialogButtonBox.ButtonRole.ActionRole)
         else:
             why = text("The list of library licences comes only with the installed program, not with the source code.")
-            column.addWidget(label(why, role="muted"))
+            column.addWidget(make_label(why, role="muted"))
         column.addStretch(1)
         lay_out_dialog(self, page, box)
 
@@ -219,8 +219,8 @@ class LicencesDialog(QDialog):
         )
         column_layout(
             self,
-            label(translator.text("Fieldray itself is licensed under the Apache License 2.0.")),
-            label(about_qt),
+            make_label(translator.text("Fieldray itself is licensed under the Apache License 2.0.")),
+            make_label(about_qt),
             (make_splitter(self.list, self.text, [300, 600]), 1),
             dialog_buttons(self, translator.text("Close")),
             margins=(16, 14, 16, 14),
@@ -274,7 +274,7 @@ class DocumentDialog(QDialog):
         QShortcut(QKeySequence.StandardKey.Find, self, self.search.setFocus)
         side, close = QWidget(), push_button(translator.text("Close"))
         close.setAutoDefault(False)  # Enter in the search field goes to the next match
-        self.no_match_label = label(translator.text("Nothing found."), role="warning")
+        self.no_match_label = make_label(translator.text("Nothing found."), role="warning")
         self.no_match_label.hide()
         column_layout(side, self.search, self.no_match_label, (self.contents, 1), spacing=6)
         panes = make_splitter(side, self.page, [240, 880])
@@ -351,7 +351,7 @@ class SettingsDialog(QDialog):
         title, save = translator.text("Settings"), push_button(translator.text("Save"), role="primary")
         save.setDefault(True)
         buttons = dialog_buttons(self, translator.text("Cancel"), save)
-        parts = (label(title, role="title"), (in_scroll_area(page), 1), label(when, role="muted"), buttons)
+        parts = (make_label(title, role="title"), (in_scroll_area(page), 1), make_label(when, role="muted"), buttons)
         column_layout(self, *parts, margins=DIALOG_MARGINS, spacing=14)
 
     def changed_settings(self) -> dict[str, Value]:
@@ -372,7 +372,7 @@ class SettingsDialog(QDialog):
         value = self._settings[row.key]
         if row.choices:
             choices = ((setting_choice_text(self._translator, choice), choice) for choice in row.choices)
-            combo = choice_box(choices, chosen=str(value))
+            combo = choice_box(choices, selected=str(value))
             self._read[row.key] = lambda: str(combo.currentData())
             return combo
         if isinstance(row.default, bool):
@@ -439,8 +439,8 @@ class ExportDialog(QDialog):
         self.names_box = QCheckBox(translator.text("Include patient names"))
         page = QWidget()
         set_surface(page, "page")
-        title = label(translator.text("Save the results"), role="title")
-        formats = card(label(translator.text("Formats"), role="heading"), *self.boxes.values(), self.comma_box)
+        title = make_label(translator.text("Save the results"), role="title")
+        formats = card(make_label(translator.text("Formats"), role="heading"), *self.boxes.values(), self.comma_box)
         why = (
             translator.text(
                 "Without patient names, patients and files get pseudonyms. In CSV, JSON and PDF, studies and images "
@@ -453,7 +453,7 @@ class ExportDialog(QDialog):
             ),
             translator.reason(reason("pixels_not_cleaned")),
         )
-        warnings = (label(said, role="muted") for said in why)
+        warnings = (make_label(said, role="muted") for said in why)
         column_layout(page, title, formats, card(self.names_box, *warnings), spacing=12)
         lay_out_dialog(self, page, dialog_buttons(self, translator.text("Cancel"), self.save))
         self.save.setEnabled(bool(self.ticked_formats()))

@@ -19,7 +19,7 @@ from fieldray.desktop.widgets import (
     card,
     choice_box,
     column_layout,
-    label,
+    make_label,
     push_button,
     question_box,
     read_only_table,
@@ -56,9 +56,9 @@ class HistoryPage(Page):
         self._listed: tuple[RunSummary, ...] = ()
         self._compared: object = None
         self._hides_names = translator.hides_names()
-        self.count, self.problem = label(role="muted"), label(role="warning")
+        self.count, self.problem = make_label(role="muted"), make_label(role="warning")
         self.table = self._make_table()
-        hint = label(
+        hint = make_label(
             translator.text(
                 "To open or save a run, select the run. To compare two runs, select both (Ctrl and click)."
             ),
@@ -94,8 +94,8 @@ class HistoryPage(Page):
                 (translator.text("Last 30 days"), 29),
                 (translator.text("Last 12 months"), 364),
             ),
-            named=translator.text("Date"),
-            chosen=(datetime.date.today() - wanted.since).days if wanted.since else _ANY_TIME,
+            accessible_name=translator.text("Date"),
+            selected=(datetime.date.today() - wanted.since).days if wanted.since else _ANY_TIME,
         )
         self.verdicts = verdict_filter_box(translator, wanted.verdict)
         self.devices = device_filter_box(translator, wanted.backend)
@@ -278,7 +278,7 @@ class HistoryPage(Page):
             headings = translator.text("Day"), translator.text("Note"), translator.text("Images")
             table = read_only_table(headings, rows)
             table.setAccessibleName(title)
-            self.quality = card(label(title, role="title"), table)
+            self.quality = card(make_label(title, role="title"), table)
             self._column.insertWidget(2, self.quality)
 
     def _refresh_buttons(self) -> None:
@@ -298,13 +298,13 @@ class HistoryPage(Page):
             return
         pairs = found.pairs[:_MAX_ROWS]
         said, moves, changes = comparison_blocks(found, self._translator, pairs=pairs)
-        parts: list[QWidget] = [label(said.title, role="title"), *map(label, said.sentences)]
+        parts: list[QWidget] = [make_label(said.title, role="title"), *map(make_label, said.sentences)]
         if pairs:
             tables = [read_only_table(table.columns, table.rows) for table in (moves, changes)]
             for table in tables:
                 table.setAccessibleName(said.title)
             tables[1].cellActivated.connect(lambda row, column: self._open_side(pairs[row], column))
-            parts += [tables[0], label(text("To see an image, double-click the row."), role="muted"), tables[1]]
+            parts += [tables[0], make_label(text("To see an image, double-click the row."), role="muted"), tables[1]]
         if len(found.pairs) > _MAX_ROWS:
             most = text(
                 "The first {count} images are shown. To list all images, run: fieldray history compare {first} "
@@ -313,7 +313,7 @@ class HistoryPage(Page):
                 first=found.first.run_id,
                 second=found.second.run_id,
             )
-            parts.append(label(most, role="muted"))
+            parts.append(make_label(most, role="muted"))
         self.comparison = card(*parts)
         self._column.insertWidget(2, self.comparison)
 

@@ -62,7 +62,7 @@ class ImageArea(QWidget):
         self.prior_view = PriorView(comparing, switches, self.viewer, translator)
         self.second_viewer.setAccessibleName(translator.text("Pinned image"))
         named = translator.text("Unpin the image")
-        close = push_button("", lambda: self._kept.show(None), icon=icon("close", theme), named=named)
+        close = push_button("", lambda: self._kept.show(None), icon=icon("close", theme), accessible_name=named)
         self._heads = _ImageHeading(), _ImageHeading(close)
         self._splitter = QSplitter(Qt.Orientation.Horizontal)
         self._splitter.setChildrenCollapsible(False)

@@ -15,7 +15,15 @@ from PySide6.QtGui import QAction, QKeyEvent, QKeySequence, QShortcut
 from PySide6.QtWidgets import QAbstractSlider, QAbstractSpinBox, QDialog, QGridLayout, QLineEdit, QTextEdit, QWidget
 
 from fieldray.desktop.dialogs import dialog_buttons, fit_dialog
-from fieldray.desktop.widgets import card, column_layout, in_scroll_area, label, row_layout, set_surface, set_tooltip
+from fieldray.desktop.widgets import (
+    card,
+    column_layout,
+    in_scroll_area,
+    make_label,
+    row_layout,
+    set_surface,
+    set_tooltip,
+)
 from fieldray.domain.run import VERDICT_KINDS
 from fieldray.translation import LocalText, Translator
 
@@ -280,9 +288,9 @@ def _group_card(translator: Translator, group: KeyGroup) -> QWidget:
     if group == "tools":
         lines = [*mouse_help_lines(translator), *lines]
     for row, (keys, meaning) in enumerate(lines):
-        grid.addWidget(label(keys, role="heading"), row, 0)
-        grid.addWidget(label(meaning), row, 1)
-    return card(label(group_title(translator, group), role="heading"), grid)
+        grid.addWidget(make_label(keys, role="heading"), row, 0)
+        grid.addWidget(make_label(meaning), row, 1)
+    return card(make_label(group_title(translator, group), role="heading"), grid)
 
 
 def mouse_help_lines(translator: Translator) -> list[tuple[str, str]]:

@@ -257,7 +257,7 @@ class MainWindow(QMainWindow):
         folders = self._bench.settings.recent_folders
         at = str(Path(folders[0]).parent) if folders else ""
         choose = partial(self._choose, watches=watches)
-        ask_for_paths(self, title, mode, choose, self._translator, at=at)
+        ask_for_paths(self, title, mode, choose, self._translator, start_folder=at)
 
     def _choose(self, paths: Sequence[Path], *, watches: bool = False) -> None:
         """Screen or watch the chosen paths. A typed note on the current image is saved first.

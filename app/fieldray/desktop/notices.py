@@ -14,7 +14,7 @@ from fieldray.desktop.style import Theme, icon, program_icon
 from fieldray.desktop.widgets import (
     column_layout,
     icon_label,
-    label,
+    make_label,
     push_button,
     remove_widgets,
     row_layout,
@@ -121,7 +121,7 @@ class Banner(QFrame):
         super().__init__()
         self.setObjectName("banner")
         self.setProperty("level", notice.level)
-        self.sentence = label()
+        self.sentence = make_label()
         sign = icon_label(icon(_SIGNS[notice.level], theme), side=20)
         layout = row_layout(self, sign, (self.sentence, 1), margins=(12, 6, 8, 6))
         if (action := notice.action) is not None:
@@ -129,7 +129,7 @@ class Banner(QFrame):
             self.button.clicked.connect(lambda _=False: action.command())
             layout.addWidget(self.button)
         dismiss, cross = partial(board.withdraw, notice.key), icon("close", theme)
-        layout.addWidget(push_button("", dismiss, icon=cross, named=translator.text("Dismiss")))
+        layout.addWidget(push_button("", dismiss, icon=cross, accessible_name=translator.text("Dismiss")))
 
 
 class BannerArea(QWidget):

@@ -19,15 +19,15 @@ from fieldray.desktop.pack_choice import PackController, PackQuestion
 from fieldray.desktop.performance_bars import PerformanceBars
 from fieldray.desktop.style import Theme, class_icon, icon
 from fieldray.desktop.widgets import (
+    LayoutPart,
     Page,
-    Part,
     PlainButton,
     PlainLabel,
     card,
     choice_box,
     column_layout,
     icon_label,
-    label,
+    make_label,
     push_button,
     remove_widgets,
     row_layout,
@@ -63,17 +63,17 @@ class PackDialog(QDialog):
         title, advice, yes = _texts(translator, question)
         self.setWindowTitle(title)
         name = translator.pack_text(question.candidate.names) or question.candidate.pack_name
-        parts = [label(title, role="title"), label(f"{name}  {question.candidate.version}", role="heading")]
+        parts = [make_label(title, role="title"), make_label(f"{name}  {question.candidate.version}", role="heading")]
         if question.kind in ("older", "namesake"):
-            parts.append(label(translator.reason(question.reason)))
+            parts.append(make_label(translator.reason(question.reason)))
         if question.kind in ("unknown_key", "namesake"):
-            fingerprint = label(*fingerprint_lines(question.candidate.fingerprint))
+            fingerprint = make_label(*fingerprint_lines(question.candidate.fingerprint))
             fingerprint.setFont(QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont))
             fingerprint.setAlignment(Qt.AlignmentFlag.AlignCenter)
             parts.append(fingerprint)
         self.yes_button, self.no_button = push_button(yes), push_button(translator.text("Do not use"))
         buttons = dialog_buttons(self, self.no_button, self.yes_button)
-        column_layout(self, *parts, label(advice), buttons, margins=DIALOG_MARGINS, spacing=12)
+        column_layout(self, *parts, make_label(advice), buttons, margins=DIALOG_MARGINS, spacing=12)
         self.accepted.connect(lambda: packs.answer(question, is_yes=True))
         self.rejected.connect(lambda: packs.answer(question, is_yes=False))
         self.no_button.setDefault(True)
@@ -154,16 +154,18 @@ class PacksPage(Page):
             none = self._translator.text("No packs found. Plug in a drive with packs, then press Refresh.")
             if not self._packs.is_listed:
                 none = pack_search_text(self._translator)
-            self._cards.append(card(label(none)))
+            self._cards.append(card(make_label(none)))
         for position, new in enumerate(self._cards):
             self._column.insertWidget(1 + position, new)
 
     def _make_used(self) -> QWidget:
         self._make_constancy()
         text, model = self._translator.text, self._packs.model
-        in_use = label(text("In use"), role="muted")
+        in_use = make_label(text("In use"), role="muted")
         if model is None:
-            return card(in_use, label(text("No pack is in use. Plug in a drive with packs, or choose a pack below.")))
+            return card(
+                in_use, make_label(text("No pack is in use. Plug in a drive with packs, or choose a pack below."))
+            )
         others = ", ".join(pack_title(self._translator, one.manifest) for one in self._packs.loaded_models[1:])
         manifest, facts = model.manifest, [text("Model file (SHA-256): {checksum}", checksum=model.model_sha256)]
         if model.fingerprint:
@@ -172,19 +174,19 @@ class PacksPage(Page):
             facts.append(text("Pack that finds the lungs: {pack}", pack=model.lungs_pack))
         return card(
             in_use,
-            label(f"{self._translator.pack_text(manifest.names)}  {manifest.version}", role="title"),
-            *([label(text("Other packs in use: {packs}", packs=others), role="heading")] if others else []),
+            make_label(f"{self._translator.pack_text(manifest.names)}  {manifest.version}", role="title"),
+            *([make_label(text("Other packs in use: {packs}", packs=others), role="heading")] if others else []),
             row_layout(None, (self.constancy, 1), self.check_button),
-            label(*split_paragraphs(self._translator.pack_text(manifest.descriptions))),
+            make_label(*split_paragraphs(self._translator.pack_text(manifest.descriptions))),
             *pack_description_widgets(self._translator, manifest, self._theme, self._packs.operating_point),
             *self._points(manifest),
             *self._default(),
             model_card_button(self._translator, partial(self._packs.model_card_read.emit, model.card)),
-            *(label(fact, role="muted") for fact in facts),
+            *(make_label(fact, role="muted") for fact in facts),
         )
 
     def _make_constancy(self) -> None:
-        self.constancy = label()
+        self.constancy = make_label()
         self.check_button = push_button(self._translator.text("Run constancy test"), self._bench.constancy_test.start)
         self._show_constancy()
 
@@ -195,19 +197,19 @@ class PacksPage(Page):
         self.constancy.setText(*([translator.text("Constancy test running…")] if checking.is_busy else said))
         self.check_button.setEnabled(checking.can_start)
 
-    def _points(self, manifest: Manifest) -> Sequence[Part]:
+    def _points(self, manifest: Manifest) -> Sequence[LayoutPart]:
         translator = self._translator
         titles = {point.name: translator.pack_text(point.titles) for point in manifest.operating_points}
         if manifest.is_bare:
-            return [label(translator.reason(reason("unsigned_operating_point_unknown")), role="warning")]
+            return [make_label(translator.reason(reason("unsigned_operating_point_unknown")), role="warning")]
         if not titles:
-            return [label(translator.text("No operating point: images get a score but no class."))]
+            return [make_label(translator.text("No operating point: images get a score but no class."))]
         point, caption = self._packs.operating_point, translator.text("Operating point for the next run")
         choices = ((title, name) for name, title in titles.items())
-        choice = choice_box(choices, named=caption, chosen=point.name if point else None)
+        choice = choice_box(choices, accessible_name=caption, selected=point.name if point else None)
         choice.activated.connect(lambda index: self._packs.choose_point_by_name(choice.itemData(index)))
         row = row_layout(None, PlainLabel(caption), choice, 1)
-        return [row, *([label(operating_point_text(translator, point), role="muted")] if point else [])]
+        return [row, *([make_label(operating_point_text(translator, point), role="muted")] if point else [])]
 
     def _default(self) -> Sequence[QWidget]:
         """Return the widgets that make the pack in use the site's default for folders without a choice."""
@@ -227,12 +229,12 @@ class PacksPage(Page):
         translator = self._translator
         sign = icon_label(icon("drive" if candidate.origin == "drive" else "file", self._theme), side=24)
         name = translator.pack_text(candidate.names) or candidate.pack_name
-        rows: list[QWidget] = [label(f"{name}  {candidate.version}", role="heading")]
+        rows: list[QWidget] = [make_label(f"{name}  {candidate.version}", role="heading")]
         shipped = {one.fingerprint for one in self._packs.candidates if one.trust == "builtin"}
         is_of_shipped_key = bool(candidate.fingerprint) and candidate.fingerprint in shipped
-        rows.append(label(origin_and_trust_text(translator, candidate, is_of_shipped_key=is_of_shipped_key)))
+        rows.append(make_label(origin_and_trust_text(translator, candidate, is_of_shipped_key=is_of_shipped_key)))
         if candidate.problem is not None and candidate.trust != "legacy":
-            rows.append(label(translator.reason(candidate.problem), role="muted"))
+            rows.append(make_label(translator.reason(candidate.problem), role="muted"))
         if candidate.manifest is not None and not self._packs.is_pack_in_use(candidate):
             rows += pack_description_widgets(translator, candidate.manifest, self._theme)
         if candidate.origin != "builtin" or candidate.problem is not None:  # nobody needs the program's folder
@@ -267,7 +269,7 @@ def path_label(path: Path, *, role: str = "") -> QLabel:
 
     role  look of the text, as for `widgets.label`
     """
-    made = label(role=role)
+    made = make_label(role=role)
     QLabel.setText(made, without_markup(str(path)).replace(os.sep, os.sep + "\u200b"))
     return made
 
@@ -339,11 +341,11 @@ class PackCard(QFrame):
         self.setObjectName("card")
         self.setProperty("chosen", packs.is_pack_in_use(candidate))
         name, manifest = translator.pack_text(candidate.names) or candidate.pack_name, candidate.manifest
-        rows: list[QWidget] = [label(f"{name} {candidate.version}", role="title")]
-        rows += [label(translator.text("In use"), role="heading")] if packs.is_pack_in_use(candidate) else []
+        rows: list[QWidget] = [make_label(f"{name} {candidate.version}", role="title")]
+        rows += [make_label(translator.text("In use"), role="heading")] if packs.is_pack_in_use(candidate) else []
         rows += pack_description_widgets(translator, manifest, theme) if manifest is not None else []
         if candidate.problem is not None:
-            rows.append(label(translator.reason(candidate.problem), role="muted"))
+            rows.append(make_label(translator.reason(candidate.problem), role="muted"))
         self._answer = choose_button_lines(translator, candidate)
         self.button = push_button("", choose, role="primary")
         self.button.setText(*self._answer)
@@ -360,7 +362,7 @@ class PackCard(QFrame):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        set_elided_text(self.button, *self._answer, room=self.button.width() - _BUTTON_SIDES)
+        set_elided_text(self.button, *self._answer, max_width=self.button.width() - _BUTTON_SIDES)
 
 
 def choose_button_lines(translator: Translator, candidate: PackCandidate) -> tuple[str, ...]:
@@ -389,12 +391,12 @@ def pack_description_widgets(
     of_point = class_performance(translator, manifest, point)
     measured = (of_point,) if of_point else performance_of_pack(translator, manifest)
     return [
-        label(translator.reason(intended_patients_sentence(manifest.accepted)), role="heading"),
-        label(translator.text("This pack looks for: {meaning}", meaning=meanings)),
-        *(part for one in measured for part in (label(one.sentence), PerformanceBars(one, theme))),
-        *(label(translator.reason(why), role="muted") for why in performance_sentences(manifest)),
-        *(label(*lines, role="warning") for lines in warnings),
-        label(*split_paragraphs(translator.pack_text(manifest.limits)), role="muted"),
+        make_label(translator.reason(intended_patients_sentence(manifest.accepted)), role="heading"),
+        make_label(translator.text("This pack looks for: {meaning}", meaning=meanings)),
+        *(part for one in measured for part in (make_label(one.sentence), PerformanceBars(one, theme))),
+        *(make_label(translator.reason(why), role="muted") for why in performance_sentences(manifest)),
+        *(make_label(*lines, role="warning") for lines in warnings),
+        make_label(*split_paragraphs(translator.pack_text(manifest.limits)), role="muted"),
     ]
 
 
@@ -451,7 +453,7 @@ class PackButtons(QWidget):
 
     def _elide(self) -> None:
         for (_, *lines), button in zip(self._said, self.buttons, strict=True):
-            set_elided_text(button, *lines, room=self.width() - _ICON - _BUTTON_SIDES)
+            set_elided_text(button, *lines, max_width=self.width() - _ICON - _BUTTON_SIDES)
 
     def _button(self, row: WorkListRow, *lines: str) -> PlainButton:
         button = push_button("", partial(self._turn_to, row), icon=class_icon(row.category, self._theme), role="filter")

@@ -9,7 +9,7 @@ from PySide6.QtGui import QPainter, QPaintEvent
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from fieldray.desktop.style import Theme, colour, draw_class_icon
-from fieldray.desktop.widgets import column_layout, label, set_tooltip
+from fieldray.desktop.widgets import column_layout, make_label, set_tooltip
 from fieldray.reports.performance import MeasuredPerformance, PerformanceBar
 
 _BAR: Final = 14
@@ -27,8 +27,8 @@ class PerformanceBars(QWidget):
 
     def __init__(self, performance: MeasuredPerformance, theme: Theme) -> None:
         super().__init__()
-        bars = [part for bar in performance.bars for part in (label(bar.title), BarStrip(bar, theme))]
-        column_layout(self, label(performance.title, role="heading"), *bars, spacing=3)
+        bars = [part for bar in performance.bars for part in (make_label(bar.title), BarStrip(bar, theme))]
+        column_layout(self, make_label(performance.title, role="heading"), *bars, spacing=3)
         set_tooltip(self, *performance.detailed_sentences)
 
 

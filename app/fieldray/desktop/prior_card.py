@@ -19,7 +19,7 @@ from fieldray.desktop.widgets import (
     PlainButton,
     choice_box,
     column_layout,
-    label,
+    make_label,
     push_button,
     question_box,
     row_layout,
@@ -57,14 +57,14 @@ class PriorImageCard(QWidget):
         self.file = push_button(translator.text("Choose a file…"), self.prior_file_requested.emit)
         for button in (self.start, self.file):
             button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
-        self.state_label, self.score_label, self.region_label = label(role="muted"), label(), label()
+        self.state_label, self.score_label, self.region_label = make_label(role="muted"), make_label(), make_label()
         self.score_label.setAccessibleName(translator.text("Scores of both images"))
         self.maps = HeatMapPair(comparing, translator)
         self.opacity = slider(switches.difference_opacity_percent)
         self.opacity.setAccessibleName(translator.text("Opacity of the difference colours"))
         self.opacity.valueChanged.connect(lambda percent: switches.set(difference_opacity=percent))
         self._strength = QWidget()
-        self.priors = choice_box((), named=translator.text("Prior images of this patient"))
+        self.priors = choice_box((), accessible_name=translator.text("Prior images of this patient"))
         self.priors.setMinimumContentsLength(12)
         self.priors.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self.priors.activated.connect(self._choose)
@@ -75,7 +75,9 @@ class PriorImageCard(QWidget):
         self.refresh()
 
     def _lay_out(self, switches: DisplaySwitches, theme: Theme) -> None:
-        row_layout(self._strength, label(self._translator.text("Opacity of the difference colours")), (self.opacity, 1))
+        row_layout(
+            self._strength, make_label(self._translator.text("Opacity of the difference colours")), (self.opacity, 1)
+        )
         buttons = column_layout(None, self.start, self.file, spacing=6)
         parts = self.state_label, self.priors, buttons, self.score_label, self.maps, self.region_label, self._strength
         title = self._translator.text("Prior image")
@@ -261,13 +263,15 @@ class ComparisonBar(QWidget):
         super().__init__()
         set_surface(self, "panel")
         self._comparing, self._view, self._translator = comparing, view, translator
-        self.dates, self.warnings = label(role="heading"), label(role="warning")
-        self.state, self.notice = label(), label(comparison_notice(translator), role="muted")
+        self.dates, self.warnings = make_label(role="heading"), make_label(role="warning")
+        self.state, self.notice = make_label(), make_label(comparison_notice(translator), role="muted")
         self.buttons = self._make_buttons(actions)
         self.list_key = push_button(translator.text("Show the work list ({key})", key="F8"), actions["panels"].trigger)
         self.list_key.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.list_key.hide()  # shown while the list is hidden
-        close = push_button("", comparing.stop, icon=icon("close", theme), named=translator.text("Stop comparing"))
+        close = push_button(
+            "", comparing.stop, icon=icon("close", theme), accessible_name=translator.text("Stop comparing")
+        )
         set_tooltip(close, actions["prior"].toolTip())
         first = row_layout(None, (self.dates, 1), self.list_key, close)
         for button in (self.list_key, close):

@@ -17,12 +17,12 @@ from fieldray.desktop.performance_bars import PerformanceBars
 from fieldray.desktop.style import Theme, class_icon, colour, colours, icon, scaled_font
 from fieldray.desktop.verdict_controller import VerdictBar
 from fieldray.desktop.widgets import (
-    Part,
+    LayoutPart,
     PlainButton,
     PlainLabel,
     card,
     column_layout,
-    label,
+    make_label,
     push_button,
     remove_widgets,
     row_layout,
@@ -59,7 +59,7 @@ class FoldingCard(QFrame):
     A folded card stays folded when another image is opened.
     """
 
-    def __init__(self, name: str, title: str, *parts: Part, switches: DisplaySwitches, theme: Theme) -> None:
+    def __init__(self, name: str, title: str, *parts: LayoutPart, switches: DisplaySwitches, theme: Theme) -> None:
         super().__init__()
         self.setObjectName("card")
         self._name, self._switches, self._theme, self._inside = name, switches, theme, QWidget()
@@ -101,16 +101,16 @@ class ResultPanel(QScrollArea):
         self._page = page = QWidget()
         set_surface(page, "panel")
         self.override_buttons: list[PlainButton] = []
-        self._empty = label(translator.text("The result of the selected image is shown here."), role="muted")
+        self._empty = make_label(translator.text("The result of the selected image is shown here."), role="muted")
         self.packs = PackButtons(self._image, translator, theme)
         self._head = self._make_head()
-        self._kept = label(role="warning")
+        self._kept = make_label(role="warning")
         self.open_newer_button = push_button(translator.text("Open the new image"), controller.show_newer_result)
         self._result, self._measured = QWidget(), QWidget()
         self._heat_map = self._make_heat_map()
         self.lungs = LungsCard(self._folding, translator)
         self.verdict = VerdictBar(self._judging, lambda: str(controller.settings["reader"]), translator)
-        self._verdict_card = card(label(translator.text("Your verdict"), role="heading"), self.verdict)
+        self._verdict_card = card(make_label(translator.text("Your verdict"), role="heading"), self.verdict)
         self._pack = QWidget()
         self._inside = QWidget()
         above = self._head, self._kept, self.open_newer_button, self._result, self._verdict_card, self._measured
@@ -197,9 +197,9 @@ class ResultPanel(QScrollArea):
         self.heat_map_box.setChecked(self._switches.heat_map)
         self.opacity = slider(self._switches.heat_map_opacity)
         self.opacity.setAccessibleName(self._translator.text("Heat map opacity"))
-        opacity = row_layout(None, label(self._translator.text("Heat map opacity")), (self.opacity, 1))
+        opacity = row_layout(None, make_label(self._translator.text("Heat map opacity")), (self.opacity, 1))
         meaning = self._translator.text("The colours show the influence on the score, not the outline of a lesion")
-        parts = self.heat_map_box, opacity, label(meaning, role="muted")
+        parts = self.heat_map_box, opacity, make_label(meaning, role="muted")
         return self._folding("heat_map", self._translator.text("Heat map"), *parts)
 
     # ---- widgets that are built for each image
@@ -209,18 +209,18 @@ class ResultPanel(QScrollArea):
         column = column_layout(box, spacing=6)
         outcome, self.override_buttons = row.outcome, []
         if not isinstance(outcome, ScreenedOutcome):
-            column.addWidget(label(self._translator.reason(outcome.reason)))
+            column.addWidget(make_label(self._translator.reason(outcome.reason)))
             if row.category != "not_an_image":
-                column.addWidget(label(advice_text(self._translator, row.category), role="muted"))
+                column.addWidget(make_label(advice_text(self._translator, row.category), role="muted"))
             if others := self._packs_for(outcome.reason):
                 sentence = self._translator.text("Packs for patients of this age: {packs}.", packs=", ".join(others))
-                column.addWidget(label(sentence))
+                column.addWidget(make_label(sentence))
             self._add_overrides(column, row)
             return box
         for note in sorted(outcome.notes, key=lambda note: note.code in COMMON_NOTE_CODES):
             if note.code != OUTSIDE_EVIDENCE_CODE:  # this note is shown next to the figure
                 role = "muted" if note.code in COMMON_NOTE_CODES else "warning"
-                column.addWidget(label(self._translator.reason(note), role=role))
+                column.addWidget(make_label(self._translator.reason(note), role=role))
         for said in found:
             self._add_finding(column, said)
         if override_notes(outcome):
@@ -255,7 +255,7 @@ class ResultPanel(QScrollArea):
             offered.insert(0, (turned, RefusalOverrides(turns=True)))
         for caption, overrides in offered:
             self._add_override(column, caption, overrides)
-        column.addWidget(label(text("The result will record your decision."), role="muted"))
+        column.addWidget(make_label(text("The result will record your decision."), role="muted"))
 
     def _add_override(self, column: QVBoxLayout, caption: str, overrides: RefusalOverrides) -> None:
         button = push_button(caption, lambda: self._image.screen_again(overrides))
@@ -276,13 +276,13 @@ class ResultPanel(QScrollArea):
 
     def _add_finding(self, column: QVBoxLayout, found: FindingText) -> None:
         text = self._translator.text
-        column.addWidget(label(found.sentence))
+        column.addWidget(make_label(found.sentence))
         if found.performance:
-            column.addWidget(label(found.performance.sentence))
-        column.addWidget(label(text("This pack looks for: {meaning}", meaning=found.meaning), role="muted"))
-        column.addWidget(label(text("Score {score}", score=found.score), role="title"))
+            column.addWidget(make_label(found.performance.sentence))
+        column.addWidget(make_label(text("This pack looks for: {meaning}", meaning=found.meaning), role="muted"))
+        column.addWidget(make_label(text("Score {score}", score=found.score), role="title"))
         if found.operating_point_sentence:
-            column.addWidget(label(found.operating_point_sentence, role="heading"))
+            column.addWidget(make_label(found.operating_point_sentence, role="heading"))
         column.addWidget(ScoreScale(found.scale, self._theme))
 
     def _make_measured(self, outcome: ScreenedOutcome | None, found: Sequence[FindingText]) -> QWidget:
@@ -298,8 +298,8 @@ class ResultPanel(QScrollArea):
             if said.performance:
                 column.addWidget(PerformanceBars(said.performance, self._theme))
             if said.operating_point_sentence:
-                column.addWidget(label(said.performance_sentence, role="muted"))
-        column.addWidget(label(self._ran_on(outcome), role="muted"))
+                column.addWidget(make_label(said.performance_sentence, role="muted"))
+        column.addWidget(make_label(self._ran_on(outcome), role="muted"))
         return box
 
     def _ran_on(self, outcome: ScreenedOutcome) -> str:
@@ -315,8 +315,8 @@ class ResultPanel(QScrollArea):
     def _make_pack(self, row: WorkListRow) -> QWidget:
         box, manifest, translator = QWidget(), row.manifest, self._translator
         if manifest is not None:
-            use = label(*split_paragraphs(translator.pack_text(manifest.intended_use)))
-            limits = label(*split_paragraphs(translator.pack_text(manifest.limits)))
+            use = make_label(*split_paragraphs(translator.pack_text(manifest.intended_use)))
+            limits = make_label(*split_paragraphs(translator.pack_text(manifest.limits)))
             column_layout(
                 box,
                 self._folding("use", translator.text("What this pack is for"), use),
@@ -343,9 +343,9 @@ class LungsCard(QWidget):
         self._translator = translator
         self.outline_box = QCheckBox(translator.text("Show the outline of the lungs (O)"))
         self.outline_box.setFocusPolicy(Qt.FocusPolicy.TabFocus)
-        self._areas = label()
-        self._evidence = label(role="heading")
-        self._warning = label(role="warning")
+        self._areas = make_label()
+        self._evidence = make_label(role="heading")
+        self._warning = make_label(role="warning")
         parts = self.outline_box, self._areas, self._evidence, self._warning
         column_layout(self, folding("lungs", translator.text("Lungs"), *parts))
 

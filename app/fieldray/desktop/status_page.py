@@ -15,7 +15,7 @@ from fieldray.desktop.controller import Controller
 from fieldray.desktop.past_runs import ComputerLoad, LoadSample
 from fieldray.desktop.style import Theme, colours
 from fieldray.desktop.toolbar import device_texts
-from fieldray.desktop.widgets import Page, card, label, push_button, read_only_table, remove_widgets, row_layout
+from fieldray.desktop.widgets import Page, card, make_label, push_button, read_only_table, remove_widgets, row_layout
 from fieldray.domain.run import Speed
 from fieldray.formatting import backend_name, format_duration, format_number, time_text
 from fieldray.translation import Translator
@@ -28,16 +28,16 @@ class StatusPage(Page):
         text = translator.text
         super().__init__(text("This computer"), text("This computer"), translator, theme)
         self._bench, self._machine = controller, controller.computer_load
-        self.devices, self.figures = label(), QGridLayout()
-        self._values = [label() for _ in range(6)]
-        self.load = label(role="muted")
-        self.state, machine = label(role="muted"), self._machine
+        self.devices, self.figures = make_label(), QGridLayout()
+        self._values = [make_label() for _ in range(6)]
+        self.load = make_label(role="muted")
+        self.state, machine = make_label(role="muted"), self._machine
         self.button = push_button(
             "", lambda: machine.stop_load_study() if machine.is_busy else machine.start_load_study()
         )
         self._table: QWidget | None = None
         self._shown_study: StoredLoadStudy | None = None
-        self._load = card(label(text("Speed while other programs run"), role="heading"), self.state)
+        self._load = card(make_label(text("Speed while other programs run"), role="heading"), self.state)
         self._load.layout().addLayout(row_layout(None, self.button, 1))  # type: ignore[union-attr]
         for index, part in enumerate((self._make_devices(), self._make_plot(), self._load)):
             self._column.insertWidget(1 + index, part)
@@ -70,7 +70,7 @@ class StatusPage(Page):
             text("Time per image, 95th percentile, ms"),
         )
         for index, (name, value) in enumerate(zip(names, self._values, strict=True)):
-            self.figures.addWidget(label(name, role="muted"), index // 3 * 2, index % 3)
+            self.figures.addWidget(make_label(name, role="muted"), index // 3 * 2, index % 3)
             self.figures.addWidget(value, index // 3 * 2 + 1, index % 3)
             value.setAccessibleName(name)
             value.setProperty("role", "title")
@@ -78,8 +78,8 @@ class StatusPage(Page):
             "The times are the times of the network alone, without reading the file. The first two images (warm-up) "
             "are left out."
         )
-        heading = label(text("Device"), role="heading")
-        return card(heading, self.devices, self.figures, label(what, role="muted"))
+        heading = make_label(text("Device"), role="heading")
+        return card(heading, self.devices, self.figures, make_label(what, role="muted"))
 
     def _make_plot(self) -> QWidget:
         text, machine = self._translator.text, self._machine
@@ -92,7 +92,7 @@ class StatusPage(Page):
             RunPlot(title, figure, machine, full=full, translator=self._translator, theme=self._theme)
             for title, (figure, full) in figures.items()
         ]
-        return card(label(text("Speed and load during the run"), role="heading"), self.load, *self.plots)
+        return card(make_label(text("Speed and load during the run"), role="heading"), self.load, *self.plots)
 
     # ---- updating
 

@@ -193,8 +193,8 @@ class Toolbar(QWidget):
         for button, caption in self._captions.items():
             button.setText("" if is_narrow else caption)
         room = _TINY_CHIP if is_narrow else _WIDE_CHIP
-        set_elided_text(self.pack_chip, *pack_in_use_texts(self._translator, self._controller.packs), room=room)
-        set_elided_text(self.backend_chip, *self._backend_text(), room=room)
+        set_elided_text(self.pack_chip, *pack_in_use_texts(self._translator, self._controller.packs), max_width=room)
+        set_elided_text(self.backend_chip, *self._backend_text(), max_width=room)
 
     def _backend_text(self) -> tuple[str, str]:
         return devices_in_use_texts(self._translator, self._controller.backends, self._controller.devices)
@@ -216,7 +216,7 @@ class Toolbar(QWidget):
         menu.addAction(actions["hide_patient"])
         menu.addSeparator()
         menu.addActions([actions[command] for command in ("settings", "status", "guide", "keys", "about")])
-        button = push_button("", icon=icon("menu", self._theme), named=self._translator.text("Menu"))
+        button = push_button("", icon=icon("menu", self._theme), accessible_name=self._translator.text("Menu"))
         button.setMenu(menu)
         return button
 

@@ -29,7 +29,7 @@ from fieldray.desktop.verdicts import (
 from fieldray.desktop.widgets import (
     PlainButton,
     column_layout,
-    label,
+    make_label,
     push_button,
     question_box,
     row_layout,
@@ -346,8 +346,8 @@ class VerdictBar(QWidget):
         self.note.textEdited.connect(judging.set_draft_note)
         self.note.editingFinished.connect(judging.save_typed_note)
         self.note.returnPressed.connect(self.note_finished)
-        self._meaning, self._how = label(), label()
-        self._why_not = label(role="warning")
+        self._meaning, self._how = make_label(), make_label()
+        self._why_not = make_label(role="warning")
         self.retry_button = push_button("", lambda: self._answer(judging.keep_own_verdict))
         self.keep_stored_verdict = push_button("", lambda: self._answer(judging.keep_stored_verdict))
         self.withdraw = push_button(translator.text("Withdraw"), judging.withdraw_verdict)

@@ -22,7 +22,7 @@ from fieldray.desktop.widgets import (
     card,
     column_layout,
     in_scroll_area,
-    label,
+    make_label,
     push_button,
     question_box,
     remove_widgets,
@@ -56,7 +56,7 @@ class WelcomePage(QWidget):
         self._shown: list[QWidget] = []
         self._answers: tuple[IntentQuestion | None, list[PackCandidate], PackCandidate | None] | None = None
         self._is_listed = False
-        self._title, self._lead = label("", role="title"), label("", role="muted")
+        self._title, self._lead = make_label("", role="title"), make_label("", role="muted")
         self._grid = QGridLayout()
         self._grid.setSpacing(14)
         self.default_box = QCheckBox(translator.text("Use this pack for every folder on this computer"))
@@ -92,7 +92,7 @@ class WelcomePage(QWidget):
             "only read, never changed."
         )
         buttons = self.open_button, self._files_button, self._watch_button
-        return row_layout(None, *buttons, (label(kinds, role="muted"), 1))
+        return row_layout(None, *buttons, (make_label(kinds, role="muted"), 1))
 
     # ---- updating
 
@@ -114,7 +114,7 @@ class WelcomePage(QWidget):
         caption = translator.text(
             "Open the last folder again: {folder}", folder=translator.name_or_substitute(Path(folder).name)
         )
-        set_elided_text(self.again_button, caption, room=_AGAIN_ROOM)
+        set_elided_text(self.again_button, caption, max_width=_AGAIN_ROOM)
         set_tooltip(self.again_button, translator.name_or_substitute(folder))
         self.again_button.setVisible(bool(folder) and question is None)
         self._show_cards(question)
@@ -146,7 +146,7 @@ class WelcomePage(QWidget):
         none = self._translator.text("No pack was found. Plug in a drive with packs.")
         if not packs.is_listed:
             none = pack_search_text(self._translator)
-        self._shown = list(self.cards) or [card(label(none))]
+        self._shown = list(self.cards) or [card(make_label(none))]
         self.default_box.setVisible(bool(found))
         for number, shown in enumerate(self._shown):
             self._grid.addWidget(shown, number // _SIDE_BY_SIDE, number % _SIDE_BY_SIDE)

@@ -48,10 +48,10 @@ from fieldray.plain_text import make_visible
 from fieldray.translation import Translator
 
 Surface = Literal["page", "panel", "toolbar"]
-Part = (
+LayoutPart = (
     QWidget | QLayout | int | tuple[QWidget | QLayout, int]
 )  # a number is an empty space that stretches; in a pair, the share of the space
-Box = TypeVar("Box", bound=QBoxLayout)
+BoxLayout = TypeVar("Box", bound=QBoxLayout)
 Margins = tuple[int, int, int, int]  # left, top, right, bottom
 NO_MARGINS: Final[Margins] = (0, 0, 0, 0)
 
@@ -139,14 +139,14 @@ def without_markup(*lines: str) -> str:
     return "\n".join(map(make_visible, lines))
 
 
-def set_elided_text(button: PlainButton, *lines: str, room: int) -> None:
-    """Show lines of text on a button. A line wider than `room` is cut and ends with `…`.
+def set_elided_text(button: PlainButton, *lines: str, max_width: int) -> None:
+    """Show lines of text on a button. A line wider than `max_width` is cut and ends with `…`.
 
     lines  the lines of text, from top to bottom
     room   width for the text in pixels
     """
     metrics, right = button.fontMetrics(), Qt.TextElideMode.ElideRight
-    button.setText(*(metrics.elidedText(without_markup(line), right, room) for line in lines))
+    button.setText(*(metrics.elidedText(without_markup(line), right, max_width) for line in lines))
 
 
 def plain_tooltip_text(*lines: str) -> str:
@@ -162,7 +162,7 @@ def set_tooltip(target: QWidget | QAction | QTableWidgetItem, *lines: str) -> No
     target.setToolTip(plain_tooltip_text(*lines))
 
 
-def show_tray_message(sign: QSystemTrayIcon, title: str, caption: str) -> None:
+def show_tray_message(tray_icon: QSystemTrayIcon, title: str, caption: str) -> None:
     """Show a notification of the operating system with the program's tray icon.
 
     Some systems interpret markup in notifications. So the text must come from the program, not from files.
@@ -171,10 +171,10 @@ def show_tray_message(sign: QSystemTrayIcon, title: str, caption: str) -> None:
     title    title of the notification
     caption  text of the notification
     """
-    sign.showMessage(without_markup(title), without_markup(caption), sign.icon())
+    tray_icon.showMessage(without_markup(title), without_markup(caption), tray_icon.icon())
 
 
-def label(*lines: str, role: str = "") -> PlainLabel:
+def make_label(*lines: str, role: str = "") -> PlainLabel:
     """Return a label with line breaks, whose text can be selected.
 
     role  look of the label in the style sheet: "title", "heading", "muted", "warning", or "" for plain text
@@ -193,7 +193,7 @@ def split_paragraphs(text: str) -> tuple[str, ...]:
 
 
 def column_layout(
-    on: QWidget | None, *parts: Part, margins: Margins = NO_MARGINS, spacing: int | None = None
+    parent: QWidget | None, *parts: LayoutPart, margins: Margins = NO_MARGINS, spacing: int | None = None
 ) -> QVBoxLayout:
     """Arrange widgets and layouts one below the other.
 
@@ -202,17 +202,17 @@ def column_layout(
     margins  margins around the column in points
     spacing  space between the parts in points; None for the usual space
     """
-    return _lay(QVBoxLayout(on) if on else QVBoxLayout(), parts, margins, spacing)
+    return _lay(QVBoxLayout(parent) if parent else QVBoxLayout(), parts, margins, spacing)
 
 
 def row_layout(
-    on: QWidget | None, *parts: Part, margins: Margins = NO_MARGINS, spacing: int | None = None
+    parent: QWidget | None, *parts: LayoutPart, margins: Margins = NO_MARGINS, spacing: int | None = None
 ) -> QHBoxLayout:
     """Arrange widgets and layouts side by side. The parameters are those of `column_layout`."""
-    return _lay(QHBoxLayout(on) if on else QHBoxLayout(), parts, margins, spacing)
+    return _lay(QHBoxLayout(parent) if parent else QHBoxLayout(), parts, margins, spacing)
 
 
-def _lay(layout: Box, parts: Iterable[Part], margins: Margins, spacing: int | None) -> Box:
+def _lay(layout: BoxLayout, parts: Iterable[LayoutPart], margins: Margins, spacing: int | None) -> BoxLayout:
     layout.setContentsMargins(*margins)
     if spacing is not None:
         layout.setSpacing(spacing)
@@ -227,7 +227,7 @@ def _lay(layout: Box, parts: Iterable[Part], margins: Margins, spacing: int | No
     return layout
 
 
-def card(*parts: Part) -> QFrame:
+def card(*parts: LayoutPart) -> QFrame:
     """Return a framed card that contains widgets and layouts one below the other."""
     frame = QFrame()
     frame.setObjectName("card")
@@ -236,7 +236,12 @@ def card(*parts: Part) -> QFrame:
 
 
 def push_button(
-    text: str, act: Callable[[], object] | None = None, *, icon: QIcon | None = None, role: str = "", named: str = ""
+    text: str,
+    on_click: Callable[[], object] | None = None,
+    *,
+    icon: QIcon | None = None,
+    role: str = "",
+    accessible_name: str = "",
 ) -> PlainButton:
     """Make a button.
 
@@ -246,16 +251,16 @@ def push_button(
     named  name for screen readers and tool tip, for a button without text
     """
     button = PlainButton(text)
-    if act is not None:
-        button.clicked.connect(lambda _=False: act())
+    if on_click is not None:
+        button.clicked.connect(lambda _=False: on_click())
     if icon is not None:
         button.setIcon(icon)
         button.setIconSize(QSize(20, 20))
     if role:
         button.setProperty("role", role)
-    if named:
-        button.setAccessibleName(named)
-        set_tooltip(button, named)
+    if accessible_name:
+        button.setAccessibleName(accessible_name)
+        set_tooltip(button, accessible_name)
     button.setFocusPolicy(Qt.FocusPolicy.TabFocus)  # a click leaves the focus where it is, mostly on the list
     button.setCheckable(role in ("filter", "choice"))
     return button
@@ -313,7 +318,7 @@ def number_box(low: int, high: int, value: int) -> QSpinBox:
     return made
 
 
-def choice_box(choices: Iterable[tuple[str, Any]], *, named: str = "", chosen: object = None) -> QComboBox:
+def choice_box(choices: Iterable[tuple[str, Any]], *, accessible_name: str = "", selected: object = None) -> QComboBox:
     """Make a drop-down list.
 
     choices  text and value of each choice
@@ -323,11 +328,11 @@ def choice_box(choices: Iterable[tuple[str, Any]], *, named: str = "", chosen: o
     box = QComboBox()
     # Qt's usual list interprets `&` and tabs, and ignores the line height of the style.
     box.setItemDelegate(QStyledItemDelegate(box))
-    box.setAccessibleName(named)
+    box.setAccessibleName(accessible_name)
     pass_wheel_to_page(box)
     for text, value in choices:
         box.addItem(without_markup(text), value)
-    box.setCurrentIndex(max(box.findData(chosen), min(box.count() - 1, 0)))
+    box.setCurrentIndex(max(box.findData(selected), min(box.count() - 1, 0)))
     return box
 
 
@@ -345,26 +350,26 @@ def ask_for_paths(
     parent: QWidget,
     title: str,
     mode: QFileDialog.FileMode,
-    chosen: Callable[[list[Path]], object],
+    on_chosen: Callable[[list[Path]], object],
     translator: Translator,
     *,
-    at: str = "",
+    start_folder: str = "",
 ) -> None:
     """Let a person choose a folder, a file or several files in a dialog. Returns at once.
 
     chosen  function called with the chosen paths; not called if the person cancels
     at      the folder that the dialog shows first; "" for the working folder
     """
-    dialog = QFileDialog(parent, title, at)
+    dialog = QFileDialog(parent, title, start_folder)
     dialog.setFileMode(mode)
     # Qt's translations lack these two texts.
     dialog.setLabelText(QFileDialog.DialogLabel.LookIn, translator.text("Look in:"))
     dialog.setLabelText(QFileDialog.DialogLabel.FileType, translator.text("Files of type:"))
-    dialog.filesSelected.connect(lambda paths: chosen([Path(path) for path in paths]))
+    dialog.filesSelected.connect(lambda paths: on_chosen([Path(path) for path in paths]))
     dialog.open()
 
 
-def ask_for_text(parent: QWidget, title: str, caption: str, given: Callable[[str], object]) -> None:
+def ask_for_text(parent: QWidget, title: str, caption: str, on_text: Callable[[str], object]) -> None:
     """Ask a person in a dialog for one line of text.
 
     caption  text above the field
@@ -374,7 +379,7 @@ def ask_for_text(parent: QWidget, title: str, caption: str, given: Callable[[str
     dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
     dialog.setWindowTitle(title)
     dialog.setLabelText(caption)
-    dialog.textValueSelected.connect(lambda text: given(text) if text.strip() else None)
+    dialog.textValueSelected.connect(lambda text: on_text(text) if text.strip() else None)
     dialog.open()
 
 
@@ -441,7 +446,7 @@ class Page(QScrollArea):
         page = QWidget()
         set_surface(page, "page")
         back = push_button(translator.text("Back to the images"), self.back_clicked.emit, icon=icon("back", theme))
-        top = row_layout(None, back, (label(title, role="title"), 1), *buttons)
+        top = row_layout(None, back, (make_label(title, role="title"), 1), *buttons)
         self._column = column_layout(page, top, 1, margins=(24, 16, 24, 24), spacing=12)
         self.setWidgetResizable(True)
         self.setWidget(page)

@@ -26,7 +26,7 @@ from fieldray.desktop.widgets import (
     PlainButton,
     choice_box,
     column_layout,
-    label,
+    make_label,
     push_button,
     row_layout,
     search_field,
@@ -77,7 +77,7 @@ def verdict_filter_box(translator: Translator, chosen: ReadingFilter, *, has_unr
         (translator.text("Without a verdict"), "none"),
         (translator.text("Verdict: disagree"), "disagreed"),
     )
-    return choice_box(choices, named=translator.text("Verdict"), chosen=chosen)
+    return choice_box(choices, accessible_name=translator.text("Verdict"), selected=chosen)
 
 
 def device_filter_box(translator: Translator, chosen: str) -> QComboBox:
@@ -87,7 +87,7 @@ def device_filter_box(translator: Translator, chosen: str) -> QComboBox:
     """
     devices = ((translator.text(entry.title), entry.name) for entry in reversed(tuple(BACKENDS)))
     choices = ((translator.text("Any device"), ""), *devices)
-    return choice_box(choices, named=translator.text("Device"), chosen=chosen)
+    return choice_box(choices, accessible_name=translator.text("Device"), selected=chosen)
 
 
 class FilterBar(QWidget):
@@ -139,7 +139,7 @@ class FilterBar(QWidget):
         self.by_urgency = push_button("", self.urgency_order_requested.emit, role="choice")
         self.by_urgency.setCheckable(False)
         model.order_changed.connect(self._show_order)
-        self.remark = label(role="warning")
+        self.remark = make_label(role="warning")
         self._arranged: tuple[object, ...] = ()
         self._show_order()
         self.refresh()
