@@ -185,7 +185,7 @@ class _Bench:
         work_list = self.window.work_list
         for name, is_last in (("choose the last image", True), ("choose the first image", False)):
             row = self.rows.rowCount() - 1 if is_last else 0
-            self.measure(name, partial(work_list.select_first_or_last, last=is_last), partial(self.is_open, at=row))
+            self.measure(name, partial(work_list.select_first_or_last, is_last=is_last), partial(self.is_open, at=row))
         for _ in range(_STUDIES):
             before = self.table.currentIndex().row()
             self.measure("next study", partial(work_list.select_next_study, 1), partial(self.is_open, not_at=before))

@@ -94,7 +94,7 @@ def _take_pictures(options: argparse.Namespace, home: Path) -> int:
             bench.screening.state in ("finished", "failed") and bench.rows.total_images() == len(list(images.iterdir()))
         )
     )
-    window.work_list.select_first_or_last(last=False)
+    window.work_list.select_first_or_last(is_last=False)
     taken = taken and until(lambda: bench.image.pyramid is not None)
     save("result")
     shown = bench.image.pyramid

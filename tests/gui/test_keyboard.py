@@ -402,7 +402,7 @@ def test_the_arrow_keys_belong_to_the_list_wherever_the_focus_is(desk: Desk) -> 
     result, bar = desk.window.result_panel, desk.window.work_list.filter_bar
     for widget in (result.verdict.buttons["agree"], result.heat_map_box, result, bar.verdicts, bar.devices):
         widget.setFocus()
-        desk.window.work_list.select_first_or_last(last=False)
+        desk.window.work_list.select_first_or_last(is_last=False)
         desk.until(lambda: desk.bench.image.is_visible)
         assert steps(desk, Key.Key_Down), widget
     for field, key in ((bar.search, Key.Key_Home), (result.opacity, Key.Key_Right)):

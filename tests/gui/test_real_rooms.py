@@ -45,7 +45,7 @@ def screen_to_its_end(desk: Desk, count: int) -> None:
     """Wait until this many images were screened, and open the first one in the list."""
     desk.until(lambda: desk.bench.screening.state == "finished")
     desk.until_listed(count)
-    desk.window.work_list.select_first_or_last(last=False)
+    desk.window.work_list.select_first_or_last(is_last=False)
     desk.until(lambda: desk.bench.image.pyramid is not None and desk.bench.image.is_visible)
 
 

@@ -304,7 +304,7 @@ def test_the_pack_that_a_person_chose_stays_for_the_images_that_follow(screened_
     assert desk.rooms.session.judged[0].pack_name == "tuberculosis-1.0.0"
     assert desk.bench.image.packs[0].is_read  # the image counts as read, whichever pack's answer was judged
     screen_again_to_end(desk)  # a new run begins with its first pack
-    desk.window.work_list.select_first_or_last(last=False)
+    desk.window.work_list.select_first_or_last(is_last=False)
     desk.until(lambda: desk.bench.image.is_visible)
     assert desk.bench.image.row is desk.bench.image.packs[0]
 

@@ -208,7 +208,7 @@ def test_of_thousands_of_rows_only_the_visible_ones_are_read_and_drawn(desk: Des
         ):
             with desk.qtbot.waitSignal(rows.changed):
                 act()
-        desk.window.work_list.select_first_or_last(last=True)
+        desk.window.work_list.select_first_or_last(is_last=True)
         desk.until(lambda: desk.bench.image.row is not None)
     assert sum(inserted) == ROWS
     assert len(inserted) < ROWS / 10

@@ -191,8 +191,8 @@ class MainWindow(QMainWindow):
             "previous_study": lambda: rows.select_next_study(-1),
             "next_unread": lambda: self._bench.rows.find_unread(rows.table.currentIndex().row()),
             "unread": self._bench.read_marks.toggle,
-            "first_image": lambda: rows.select_first_or_last(last=False),
-            "last_image": lambda: rows.select_first_or_last(last=True),
+            "first_image": lambda: rows.select_first_or_last(is_last=False),
+            "last_image": lambda: rows.select_first_or_last(is_last=True),
             "search": rows.filter_bar.search.setFocus,
             **self.area.commands(),
             "prior_file": self._choose_prior,
@@ -456,7 +456,7 @@ class MainWindow(QMainWindow):
         if row_id:
             self.work_list.select_image(row_id, may_show_all=True)
         else:
-            self.work_list.select_first_or_last(last=False)
+            self.work_list.select_first_or_last(is_last=False)
 
     def _leave_note(self) -> None:
         """Take the focus out of the field for a note, so that a person does not type into the note of another image."""

@@ -476,9 +476,9 @@ class WorkList(QWidget):
         super().resizeEvent(event)
         self.filter_bar.fit_height(self.height())
 
-    def move_selection(self, rows: int) -> None:
+    def move_selection(self, row_step: int) -> None:
         """Move the selection by a number of rows: 1 selects the next image, -1 the previous image."""
-        self._choose_row(self.table.currentIndex().row() + rows)
+        self._choose_row(self.table.currentIndex().row() + row_step)
 
     def select_next_study(self, direction: int) -> None:
         """Select the first image of another study.
@@ -488,12 +488,12 @@ class WorkList(QWidget):
         here = max(self.table.currentIndex().row(), 0)
         self._model.find_study(here, direction)
 
-    def select_first_or_last(self, *, last: bool) -> None:
+    def select_first_or_last(self, *, is_last: bool) -> None:
         """Select the first or the last image of the work list, as soon as that image is listed.
 
         last  True for the last image, False for the first image
         """
-        self._go_to("last" if last else "first")
+        self._go_to("last" if is_last else "first")
 
     def select_image(self, row_id: int, *, may_show_all: bool = False) -> None:
         """Select the image with this row id as soon as it is listed.
@@ -571,4 +571,4 @@ class WorkList(QWidget):
                 self._chosen = None
                 self.row_chosen.emit(None)
         elif self._chosen_id is not None and self._goal is None and self._model.reads_other_list:
-            self.select_first_or_last(last=False)
+            self.select_first_or_last(is_last=False)
