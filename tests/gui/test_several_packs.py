@@ -14,7 +14,7 @@ from PySide6.QtGui import QImage
 from PySide6.QtWidgets import QMessageBox
 
 from fieldray.desktop.packs_page import AdditionalPackBox, PackButtons
-from fieldray.desktop.worklist_delegate import SHAPE_COLUMN_WIDTH
+from fieldray.desktop.worklist_delegate import ICON_COLUMN_WIDTH
 from fieldray.desktop.worklist_rows import COLUMN_KEYS
 from fieldray.domain.finding import Finding, ScreenedOutcome, decide
 from fieldray.domain.run import RunChanged, Verdict
@@ -121,9 +121,9 @@ def test_a_further_pack_has_its_own_column_threshold_and_class_names(screened_by
 def test_in_a_narrow_list_further_packs_show_shape_and_score_alone(screened_by_two: Desk) -> None:
     table = screened_by_two.window.work_list.table
     table.fit_columns(600)
-    assert table.columnWidth(SECOND) > 2 * SHAPE_COLUMN_WIDTH
+    assert table.columnWidth(SECOND) > 2 * ICON_COLUMN_WIDTH
     table.fit_columns(300)
-    assert not table.isColumnHidden(SECOND) and table.columnWidth(SECOND) == SHAPE_COLUMN_WIDTH
+    assert not table.isColumnHidden(SECOND) and table.columnWidth(SECOND) == ICON_COLUMN_WIDTH
     row_id = screened_by_two.bench.rows.row_at(screened_by_two.bench.rows.index(1, 0)).row_id
     tip = screened_by_two.bench.rows.index_of(row_id).siblingAtColumn(SECOND).data(Qt.ItemDataRole.ToolTipRole)
     assert tip.startswith("Signs of tuberculosis")

@@ -38,7 +38,7 @@ from fieldray.desktop.notices import notify_run_end
 from fieldray.desktop.result_panel import FoldingCard, ScoreScale
 from fieldray.desktop.style import colours, style_sheet
 from fieldray.desktop.widgets import Surface
-from fieldray.desktop.worklist_delegate import ROW_HEIGHT, SHAPE_COLUMN_WIDTH
+from fieldray.desktop.worklist_delegate import ICON_COLUMN_WIDTH, ROW_HEIGHT
 from fieldray.desktop.worklist_rows import COLUMN_KEYS as COLUMNS
 from fieldray.domain.finding import WORK_LIST_ORDER
 from fieldray.domain.run import Verdict
@@ -402,14 +402,14 @@ def test_a_narrow_list_leaves_room_for_names_and_shows_classes_by_their_shapes(d
     table = desk.window.work_list.table
     place = COLUMNS.index("class")
     words, below = table.class_column_width, table.below_width
-    assert SHAPE_COLUMN_WIDTH < below < words - 20
+    assert ICON_COLUMN_WIDTH < below < words - 20
     table.fit_columns(words + 160)  # the score stands below the class
     assert table.isColumnHidden(COLUMNS.index("score"))
     assert table.columnWidth(place) == words
     table.fit_columns(words + 159)
     assert table.columnWidth(place) == below  # the word stands below the shape
     table.fit_columns(below + 159)
-    assert table.columnWidth(place) == SHAPE_COLUMN_WIDTH
+    assert table.columnWidth(place) == ICON_COLUMN_WIDTH
 
 
 @pytest.mark.parametrize("language", ["en", "uk"])

@@ -34,10 +34,10 @@ from fieldray.desktop.widgets import (
     set_tooltip,
 )
 from fieldray.desktop.worklist_delegate import (
-    CLASS_PADDING,
+    CLASS_COLUMN_PADDING,
+    ICON_COLUMN_WIDTH,
     ROW_HEIGHT,
-    SHAPE_COLUMN_WIDTH,
-    SMALL_CLASS_PADDING,
+    SMALL_CLASS_COLUMN_PADDING,
     WorkListDelegate,
     demibold_font,
 )
@@ -271,7 +271,7 @@ def class_column_width(translator: Translator, font: QFont, manifest: Manifest |
 
     manifest  manifest of the pack with its own class names; None for the program's names
     """
-    return _longest_class(translator, demibold_font(font), manifest) + CLASS_PADDING
+    return _longest_class(translator, demibold_font(font), manifest) + CLASS_COLUMN_PADDING
 
 
 def _longest_class(translator: Translator, font: QFont, manifest: Manifest | None) -> int:
@@ -297,7 +297,7 @@ class WorkListTable(QTableView):
         self._delegate = delegate
         self._hold_y: int | None = None
         self._chosen_columns: dict[str, bool] = {}
-        self.class_column_width = self.below_width = SHAPE_COLUMN_WIDTH
+        self.class_column_width = self.below_width = ICON_COLUMN_WIDTH
         self.pack_widths = list[int]()
         self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
         self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
@@ -330,7 +330,7 @@ class WorkListTable(QTableView):
         room = width - sum(others) - taken - _NAME
         wide = self.class_column_width
         if room < wide and not self._rows.is_by_larger_output:
-            wide = self.below_width if room >= self.below_width else SHAPE_COLUMN_WIDTH
+            wide = self.below_width if room >= self.below_width else ICON_COLUMN_WIDTH
         self._delegate.class_below = wide == self.below_width < self.class_column_width
         self.setColumnWidth(COLUMN_KEYS.index("class"), wide)
 
@@ -343,7 +343,7 @@ class WorkListTable(QTableView):
         """
         widths, header, first = self.pack_widths, self.horizontalHeader(), COLUMN_KEYS.index("score") + 1
         if width < _NAME + _WIDTHS["image"] + _WIDTHS["score"] + self.class_column_width + sum(widths):
-            widths = [SHAPE_COLUMN_WIDTH] * len(widths)
+            widths = [ICON_COLUMN_WIDTH] * len(widths)
         for number, wide in enumerate(widths):
             self.setColumnWidth(len(COLUMN_KEYS) + number, wide)
             header.moveSection(header.visualIndex(len(COLUMN_KEYS) + number), first + number)
@@ -469,7 +469,9 @@ class WorkList(QWidget):
             class_column_width(self._translator, font, one) for one in packs
         )
         small = demibold_font(scaled_font(font, 0.87))
-        self.table.below_width = _longest_class(self._translator, small, self._model.manifest) + SMALL_CLASS_PADDING
+        self.table.below_width = (
+            _longest_class(self._translator, small, self._model.manifest) + SMALL_CLASS_COLUMN_PADDING
+        )
         self.table.fit_columns(self.table.width())
 
     def resizeEvent(self, event: QResizeEvent) -> None:

@@ -45,9 +45,9 @@ _GAP: Final = 8
 _SHAPE: Final = 14
 _BETWEEN: Final = " · "
 _MIN_PATIENT_ID_CHARACTERS: Final = 5  # minimum number of characters of a cut Patient ID
-CLASS_PADDING: Final = 2 * _GAP + _SHAPE + 6 + 4
-SMALL_CLASS_PADDING: Final = 2 * _GAP + 2
-SHAPE_COLUMN_WIDTH: Final = 48
+CLASS_COLUMN_PADDING: Final = 2 * _GAP + _SHAPE + 6 + 4
+SMALL_CLASS_COLUMN_PADDING: Final = 2 * _GAP + 2
+ICON_COLUMN_WIDTH: Final = 48
 _SYNTHETIC: Final = frozenset({"image", "patient", "class"})
 _MAX_CACHED: Final = 400
 _SELECTED: Final = QStyle.StateFlag.State_Selected
@@ -246,7 +246,7 @@ class WorkListDelegate(QStyledItemDelegate):
     def _paint_class(self, painter: QPainter, box: QRect, row: WorkListRow, font: QFont) -> None:
         mark = QRectF(box.x(), box.center().y() - _SHAPE / 2, _SHAPE, _SHAPE)
         draw_class_icon(painter, row.category, mark, self._theme)
-        if box.width() + 2 * _GAP <= SHAPE_COLUMN_WIDTH:
+        if box.width() + 2 * _GAP <= ICON_COLUMN_WIDTH:
             return
         label = short_category_label(self._translator, row.category, row.manifest)
         line = box.adjusted(_SHAPE + 6, 0, 0, 0)
@@ -264,7 +264,7 @@ class WorkListDelegate(QStyledItemDelegate):
             return
         is_by_larger_output = row.finding is not None and row.finding.is_decided_by_larger_output
         has_score = has_score and row.finding is not None and not is_by_larger_output
-        has_label = box.width() + 2 * _GAP > SHAPE_COLUMN_WIDTH
+        has_label = box.width() + 2 * _GAP > ICON_COLUMN_WIDTH
         below = box.adjusted(_SHAPE + 6 if has_label else 0, ROW_HEIGHT // 2, _GAP, -4)
         self._paint_class(painter, box.adjusted(0, 0, 0, -ROW_HEIGHT // 3) if has_score else box, row, font)
         if has_score:
