@@ -124,7 +124,7 @@ class _Bench:
         self.search = application.window.work_list.filter_bar.search
         self.acts: list[UserAction] = []
         self._arrived = 0
-        self.rows.changed.connect(self._count)
+        self.rows.list_changed.connect(self._count)
 
     def measure(
         self,
@@ -198,11 +198,13 @@ class _Bench:
             self.measure_list_change(f"sort by {key}, down", partial(sort, column, Qt.SortOrder.DescendingOrder))
         self.measure_list_change("sort as usual", partial(sort, -1, Qt.SortOrder.AscendingOrder))
         for category in ("abnormal", "normal", "refused", None):
-            self.measure_list_change(f"only {category or 'all classes'}", partial(model.filter, category=category))
+            self.measure_list_change(
+                f"only {category or 'all classes'}", partial(model.change_filter, category=category)
+            )
         for verdict in ("given", "none", "any"):
-            self.measure_list_change(f"verdict {verdict}", partial(model.filter, verdict=verdict))
+            self.measure_list_change(f"verdict {verdict}", partial(model.change_filter, verdict=verdict))
         for device in ("edgetpu", ""):
-            self.measure_list_change(f"run on {device or 'any device'}", partial(model.filter, backend=device))
+            self.measure_list_change(f"run on {device or 'any device'}", partial(model.change_filter, backend=device))
         for text in _SEARCHES:
             self.measure_list_change(f"search “{text}”", partial(self.search.setText, text))
         self.measure_list_change("search ended", self.search.clear)

@@ -91,7 +91,8 @@ def _take_pictures(options: argparse.Namespace, home: Path) -> int:
     bench.screening.screen_paths([images])
     taken = taken and until(
         lambda: (
-            bench.screening.state in ("finished", "failed") and bench.rows.total_images() == len(list(images.iterdir()))
+            bench.screening.state in ("finished", "failed")
+            and bench.rows.total_image_count() == len(list(images.iterdir()))
         )
     )
     window.work_list.select_first_or_last(is_last=False)

@@ -144,7 +144,7 @@ class Desk:
     def until_listed(self, count: int) -> None:
         """Wait until the run has this many images and the visible rows are loaded."""
         rows = self.bench.rows
-        self.until(lambda: rows.is_fully_read and rows.total_images() == count)
+        self.until(lambda: rows.is_fully_read and rows.total_image_count() == count)
         self.until(lambda: all(rows.row_at(rows.index(place, 0)) for place in range(min(rows.rowCount(), 40))))
 
     def until_shown(self, *words: str) -> None:

@@ -173,7 +173,7 @@ def test_a_default_pack_is_saved_in_the_settings_and_used_for_other_folders(desk
     desk.until(lambda: desk.asks == "pack")
     desk.window.welcome.default_box.setChecked(True)
     desk.answer("adults-1.0.0")
-    desk.until(lambda: desk.bench.rows.total_images() == 1)
+    desk.until(lambda: desk.bench.rows.total_image_count() == 1)
     desk.until(lambda: load_settings(home / "settings.json")[0]["pack"] == "adults")
     assert not (home / REMEMBERED_PACKS_FILE_NAME).exists()
     desk.finish()
@@ -308,7 +308,7 @@ def test_start_on_a_run_of_the_past_screens_and_remembers_its_own_folder(desk: D
     rooms.lacks_ages = True
     open_stored_run(desk, "/of/the/past")
     desk.until(lambda: desk.bench.screening.past_run is not None)
-    desk.until(lambda: desk.bench.rows.total_images() == 1)
+    desk.until(lambda: desk.bench.rows.total_image_count() == 1)
     desk.window.actions_by_name["start"].trigger()
     box = desk.dialog(QMessageBox)
     assert "/of/the/past (1 in the list)" in box.informativeText() and "Adults" in box.informativeText()

@@ -460,7 +460,7 @@ def test_a_search_keeps_the_open_image_or_opens_the_first_match(desk: Desk, room
     desk.open_row(1)
     work_list, model = desk.window.work_list, desk.bench.rows
     work_list.table.verticalScrollBar().setValue(work_list.table.verticalScrollBar().maximum())
-    with desk.qtbot.waitSignal(model.changed):
+    with desk.qtbot.waitSignal(model.list_changed):
         work_list.filter_bar.search.setText("px-10")
     assert model.rowCount() == 60
     assert work_list.table.currentIndex().row() == 0  # the open image is among the matches

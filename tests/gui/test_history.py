@@ -112,7 +112,7 @@ def test_the_history_says_that_it_is_loading_until_all_runs_are_listed(desk: Des
 def test_a_run_is_opened_with_its_verdicts_and_can_be_saved_and_audited(desk: Desk, page: HistoryPage) -> None:
     open_run(desk, page, 2)
     controller = desk.bench
-    assert controller.rows.total_images() == 4
+    assert controller.rows.total_image_count() == 4
     assert controller.rows.row_at(controller.rows.index_of(4)).verdict == Verdict(choice="disagree", note="rib")
     assert "From the history: run 2" in desk.window.toolbar.progress_text.text()
     assert controller.screening.can_start and controller.auditing.can_audit
@@ -226,7 +226,7 @@ def test_deleting_asks_twice_and_takes_the_run_out_of_sight(desk: Desk, page: Hi
         press(desk.dialog(QMessageBox), answer)
     desk.until(lambda: page.table.rowCount() == 1)
     assert "1 run was deleted." in desk.notices
-    assert desk.bench.rows.total_images() == 0
+    assert desk.bench.rows.total_image_count() == 0
     assert desk.bench.screening.run_id is None
     assert [found.run.run_id for found in History(store).runs()] == [1]
 
@@ -241,7 +241,7 @@ def test_a_run_deleted_by_another_program_is_reported_as_deleted(desk: Desk, pag
 
 def test_an_activated_window_says_that_its_run_was_deleted(desk: Desk, store: Path) -> None:
     desk.bench.past_runs.open(1)
-    desk.until(lambda: desk.bench.rows.total_images() > 0)
+    desk.until(lambda: desk.bench.rows.total_image_count() > 0)
     turn_away(desk)
     delete_runs(store, [1])
     desk.window.activateWindow()
@@ -288,7 +288,7 @@ def test_a_run_whose_only_patient_was_deleted_is_closed_and_the_start_page_shown
     desk.until_shown(reason("images_deleted", run=3).text)
     assert desk.window.pages.currentWidget() is desk.window.welcome
     assert desk.bench.screening.state == "empty" and desk.bench.screening.run_id is None
-    assert desk.bench.image.row is None and desk.bench.rows.total_images() == 0
+    assert desk.bench.image.row is None and desk.bench.rows.total_image_count() == 0
     desk.screen()  # the window shows the start page
     assert desk.window.pages.currentWidget() is desk.window.images
     assert [found.image_count for found in History(store).runs() if found.run.run_id == 3] == [0]
@@ -331,7 +331,7 @@ def test_a_patient_is_deleted_by_the_number_and_the_runs_stay(desk: Desk, page: 
         press(desk.dialog(QMessageBox), answer)
     desk.until(lambda: sum(found.image_count for found in page._listed) == 5)
     assert len(History(store).runs()) == 2 and desk.bench.screening.run_id == 2
-    desk.until(lambda: desk.bench.image.row is None and desk.bench.rows.total_images() == 3)
+    desk.until(lambda: desk.bench.image.row is None and desk.bench.rows.total_image_count() == 3)
 
 
 def test_a_run_in_use_by_another_program_stays(desk: Desk, page: HistoryPage, store: Path) -> None:

@@ -131,7 +131,7 @@ def open_and_walk(desk: Desk, images: Path) -> int:
     assert bench.packs.model.manifest.pack_id == "adults"
     press(Key.Key_O, CONTROL)
     type_path(desk, images)
-    desk.until(lambda: bench.rows.total_images() == 4)
+    desk.until(lambda: bench.rows.total_image_count() == 4)
     assert desk.rooms.session.started_with[-1][0] == (images,)
     desk.until(lambda: QApplication.focusWidget() is window.work_list.table)
     press(Key.Key_Home)

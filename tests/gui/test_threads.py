@@ -203,10 +203,10 @@ def test_of_thousands_of_rows_only_the_visible_ones_are_read_and_drawn(desk: Des
         for act in (
             lambda: rows.sort(COLUMN_KEYS.index("score")),
             lambda: rows.sort(-1),
-            lambda: rows.filter(text="px-10"),
-            lambda: rows.filter(text=""),
+            lambda: rows.change_filter(text="px-10"),
+            lambda: rows.change_filter(text=""),
         ):
-            with desk.qtbot.waitSignal(rows.changed):
+            with desk.qtbot.waitSignal(rows.list_changed):
                 act()
         desk.window.work_list.select_first_or_last(is_last=True)
         desk.until(lambda: desk.bench.image.row is not None)

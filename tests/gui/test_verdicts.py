@@ -445,7 +445,7 @@ def second_desk(qapp: QApplication, qtbot: QtBot, desk: Desk, settings: Settings
     rooms.database = desk.rooms.database
     with opened_window(rooms, qapp, qtbot, settings) as made:
         made.until(lambda: made.bench.packs.model is not None)
-        made.bench.rows.open(1, None)
+        made.bench.rows.show_run(1, None)
         made.until_listed(4)
         made.window._show_images_or_welcome()
         yield made

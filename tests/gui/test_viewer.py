@@ -192,7 +192,7 @@ def test_an_image_read_while_the_program_closes_is_ignored(desk: Desk, viewer: V
 
 
 def test_an_image_is_shown_only_while_it_is_open(desk: Desk, viewer: Viewer) -> None:
-    desk.bench.rows.open(None)
+    desk.bench.rows.show_run(None)
     assert desk.bench.image.row is None
     assert viewer.pyramid is None
 

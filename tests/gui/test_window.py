@@ -63,7 +63,7 @@ def test_the_language_changes_at_once_and_keeps_the_work(desk: Desk) -> None:
     desk.until(lambda: "Пакет позначає цей знімок." in texts(desk.window.result_panel))
     assert desk.window.toolbar.start_button.accessibleName() == "Почати"
     assert "Лише для досліджень. Не для діагностики." in texts(desk.window.statusBar())
-    assert desk.bench.rows.total_images() == 4
+    assert desk.bench.rows.total_image_count() == 4
     assert "Показник 0,90" in texts(desk.window.result_panel)
     desk.window.result_panel.verdict.buttons["agree"].click()
     desk.until(lambda: desk.rooms.session.verdicts == {1: Verdict(choice="agree")})

@@ -63,7 +63,7 @@ class StoredList:
     def begin(self) -> None:
         """Begin another run, and list it."""
         self.run_id = self.store.open_run(SPEC, as_new_run=True)
-        self.model.open(self.run_id, None)
+        self.model.show_run(self.run_id, None)
         self.until(lambda: self.model.is_fully_read)
 
     def add(self, *outcomes: Outcome) -> None:
@@ -87,7 +87,7 @@ class StoredList:
 
     def settle(self) -> None:
         """Wait until the list has the wanted order and filter, and its first rows are read."""
-        with self._qtbot.waitSignal(self.model.changed, timeout=WAIT_MS):
+        with self._qtbot.waitSignal(self.model.list_changed, timeout=WAIT_MS):
             pass
         self.rows(40)
 
@@ -109,7 +109,7 @@ class StoredList:
 
     def close(self) -> None:
         """End all background work."""
-        self.model.open(None)
+        self.model.show_run(None)
         self.background.close(wait_s=5)
         self.store.close()
 
@@ -137,23 +137,23 @@ def test_order_and_filter_are_those_of_the_store_and_everything_is_counted(
         (lambda: model.sort(COLUMN_KEYS.index("score"), Qt.SortOrder.DescendingOrder), [3, 5, 1, 4, 2]),
         (lambda: model.sort(COLUMN_KEYS.index("score"), Qt.SortOrder.AscendingOrder), [4, 2, 1, 5, 3]),
         (lambda: model.sort(-1), [3, 5, 1, 4, 2]),
-        (lambda: model.filter(category="normal"), [1]),
-        (lambda: model.filter(category=None, text="PX-1003"), [3]),
+        (lambda: model.change_filter(category="normal"), [1]),
+        (lambda: model.change_filter(category=None, text="PX-1003"), [3]),
     ):
         change()
         listed.settle()
         assert listed.shown() == shown
-    assert model.total_images() == 5
+    assert model.total_image_count() == 5
     found: list[int] = []
     model.study_found.connect(found.append)
-    model.filter(text="")
+    model.change_filter(text="")
     listed.settle()
-    model.find_study(0, 1)
+    model.find_neighbour_study(0, 1)
     listed.until(lambda: found == [5])
 
 
 def test_rows_that_arrive_while_filtered_are_filtered_too(listed: StoredList, model: WorkListModel) -> None:
-    model.filter(category="normal")
+    model.change_filter(category="normal")
     listed.add(screened(1, 0.9), screened(2, 0.1))
     listed.until(lambda: listed.shown() == [2])
 
@@ -171,13 +171,13 @@ def test_an_image_screened_again_is_counted_once(listed: StoredList, model: Work
     before = failed(1)
     listed.add(before, screened(2, 0.6))
     row, replaced = next(row for row in listed.rows() if row.row_id == 1), list[WorkListRow]()
-    model.replaced.connect(replaced.append)
+    model.row_replaced.connect(replaced.append)
     listed.add(replace(screened(1, 0.95), ref=before.ref))
     listed.until(lambda: listed.shown() == [1, 2])
     assert model.class_counts()["failed"] == 0
     assert model.class_counts()["abnormal"] == 2
     assert replaced == [row] and row.category == "failed"  # an earlier row object keeps its values
-    assert model.row_at(model.index_of(1)).category == "abnormal" and not model.has_current_row(row)
+    assert model.row_at(model.index_of(1)).category == "abnormal" and not model.is_row_current(row)
 
 
 def test_a_verdict_is_noted_on_its_row(listed: StoredList, model: WorkListModel) -> None:
@@ -194,14 +194,14 @@ def test_a_row_with_a_changed_verdict_stays_until_the_filter_is_set_again(
     listed: StoredList, model: WorkListModel
 ) -> None:
     listed.add(screened(1, 0.9), screened(2, 0.8), screened(3, 0.7))
-    model.filter(verdict="none")
+    model.change_filter(verdict="none")
     listed.settle()
     listed.judge(2, "agree")
     listed.add(screened(4, 0.6))
     listed.until(lambda: listed.shown() == [1, 2, 3, 4])
-    model.filter(verdict="none")
+    model.change_filter(verdict="none")
     listed.until(lambda: listed.shown() == [1, 3, 4])
-    model.filter(verdict="given")
+    model.change_filter(verdict="given")
     listed.until(lambda: listed.shown() == [2])
 
 
@@ -230,8 +230,8 @@ def test_the_first_page_is_there_before_the_whole_list(listed: StoredList, monke
     listed.add(*(screened(number, number / 10) for number in range(1, 8)))
     seen: list[tuple[int, bool, int]] = []
     model = listed.model
-    model.changed.connect(lambda: seen.append((model.rowCount(), model.is_fully_read, model.total_images())))
-    model.open(listed.run_id, None)
+    model.list_changed.connect(lambda: seen.append((model.rowCount(), model.is_fully_read, model.total_image_count())))
+    model.show_run(listed.run_id, None)
     listed.until(lambda: len(seen) == 2)
     assert seen == [(3, False, 7), (7, True, 7)]
 
@@ -239,9 +239,9 @@ def test_the_first_page_is_there_before_the_whole_list(listed: StoredList, monke
 def test_of_two_orders_the_last_chosen_is_shown(listed: StoredList, model: WorkListModel) -> None:
     listed.add(screened(1, 0.9), screened(2, 0.1))
     shown: list[list[int]] = []
-    model.changed.connect(lambda: shown.append(listed.shown()))
+    model.list_changed.connect(lambda: shown.append(listed.shown()))
     for category in ("abnormal", "normal", "abnormal", "normal"):
-        model.filter(category=category)
+        model.change_filter(category=category)
     listed.until(lambda: bool(shown))
     assert shown == [[2]]
     assert listed.notice_board.notices == ()
@@ -256,7 +256,7 @@ def test_a_long_list_is_read_again_less_often(
     # The interval that was asked for: what remains of a coarse timer may be up to a twentieth more.
     assert model._again.isActive()
     assert 15_000 < model._again.interval() <= 18_000
-    model.filter(category=None)  # a person's choice is not delayed
+    model.change_filter(category=None)  # a person's choice is not delayed
     assert not model._again.isActive()
     listed.settle()
 
@@ -270,10 +270,10 @@ def test_a_list_that_cannot_be_read_gives_a_notice_and_is_read_again(
     listed.add(screened(1, 0.9))
     with monkeypatch.context() as patch:
         patch.setattr(History, "list_rows", refuse)
-        model.filter(text="px")
+        model.change_filter(text="px")
         listed.until(lambda: [notice.key for notice in listed.notice_board.notices] == ["list"])
     assert listed.shown() == [1]  # the visible rows stay
-    model.filter(text="px-1")
+    model.change_filter(text="px-1")
     listed.settle()
     assert listed.notice_board.notices == ()
     with monkeypatch.context() as patch:
@@ -370,7 +370,7 @@ def test_a_row_now_read_stays_in_the_unread_filter_until_it_is_set_again(
     listed: StoredList, model: WorkListModel
 ) -> None:
     listed.add(screened(1, 0.9), screened(2, 0.8), screened(3, 0.7))
-    model.filter(verdict="unread")
+    model.change_filter(verdict="unread")
     listed.settle()
     row = listed.rows()[1]
     listed.store.set_read_state(2, judged=row.outcome, is_read=True)
@@ -378,16 +378,16 @@ def test_a_row_now_read_stays_in_the_unread_filter_until_it_is_set_again(
     model.refresh()
     listed.settle()
     assert listed.shown() == [1, 2, 3]
-    model.filter(verdict="unread")
+    model.change_filter(verdict="unread")
     listed.settle()
     assert listed.shown() == [1, 3]
     found: list[int] = []
     model.study_found.connect(found.append)
-    model.find_unread(1)
+    model.find_unread_image(1)
     listed.until(lambda: found == [1])
-    model.filter(verdict="any", text="PX-1002")
+    model.change_filter(verdict="any", text="PX-1002")
     listed.settle()
-    model.find_unread(-1)
+    model.find_unread_image(-1)
     listed.until(lambda: "This list has no other unread image." in notice(listed))
 
 

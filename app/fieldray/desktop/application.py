@@ -96,7 +96,7 @@ class Application(QObject):
         self._signal_end = notify_run_end
         self._has_ended = False
         self.controller.run_ended.connect(partial(setattr, self, "_has_ended", True))
-        for news in (self.controller.rows.changed, self.controller.screening.run_started):
+        for news in (self.controller.rows.list_changed, self.controller.screening.run_started):
             news.connect(self._tell_end)
         self._crashed.connect(self.controller.show_unexpected_error, Qt.ConnectionType.QueuedConnection)
         self.controller.closed.connect(self._end)

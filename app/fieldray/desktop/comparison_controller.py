@@ -238,7 +238,7 @@ class ComparisonController(QObject):
         )
 
     def _has_found(self, run_id: int | None, stored: StoredPriorImages) -> None:
-        listed = (self._rows.row_of(image) for image in stored.images if image.run_id == run_id)
+        listed = (self._rows.row_of_image(image) for image in stored.images if image.run_id == run_id)
         row = self.image.row
         self._listed = (*self._listed, *((one.row_of_pack(row.position) if row else None) or one for one in listed))
         model = getattr(row.outcome, "model_sha256", "") if row else ""
@@ -276,7 +276,7 @@ class ComparisonController(QObject):
         self.changed.emit()
 
     def _has_read_file(self, row: WorkListRow, found: Outcome, listed: StoredImage | None) -> None:
-        known = self._rows.row_of(listed) if listed else None
+        known = self._rows.row_of_image(listed) if listed else None
         known = known and (known.row_of_pack(row.position) or known)
         if known is not None:
             self._listed = (*self._listed, known)

@@ -132,7 +132,7 @@ class Controller(QObject):
         self.image.changed.connect(self._image_changed)
         self.image.replaced.connect(self._image_replaced)
         self.image.screened_again.connect(self._screened_again)
-        self.rows.replaced.connect(self.image.mark_replaced)
+        self.rows.row_replaced.connect(self.image.mark_replaced)
         self.judging.changed.connect(self.rows.handle_verdict_change)
         self.judging.verdict_about_to_change.connect(self._note_read)
         self.read_marks.changed.connect(self.rows.handle_read_mark_change)
@@ -243,7 +243,7 @@ class Controller(QObject):
         image = self.image
         if image.row is None:
             return reason("not_judged_none")
-        if image.is_replaced or not self.rows.has_current_row(image.row):
+        if image.is_replaced or not self.rows.is_row_current(image.row):
             return reason("not_judged_replaced")
         if self.rows.is_selecting_another_image or not image.is_visible:
             return reason("not_judged_yet")
@@ -353,7 +353,7 @@ class Controller(QObject):
             self.run_ended.emit()
 
     def _run_started(self) -> None:
-        self.rows.open(None)
+        self.rows.show_run(None)
         self.second_image.show(None)
         self._patients.clear()
         self._lost_files = 0
@@ -383,7 +383,7 @@ class Controller(QObject):
         """Show the list of the current run after an event of the run. A new run gets a new list."""
         if event.run_id and event.run_id != self.rows.run_id:
             others = (model.manifest if model else None for model in self.screening.run_models[1:])
-            self.rows.open(event.run_id, self.screening.manifest, *others)
+            self.rows.show_run(event.run_id, self.screening.manifest, *others)
         else:
             self.rows.refresh()
 
@@ -393,7 +393,7 @@ class Controller(QObject):
         self.auditing.forget_report()
         run, models = past
         self.screening.show_past_run(run, *models)
-        self.rows.open(run.run_id, self.screening.manifest, *(one.manifest if one else None for one in models[1:]))
+        self.rows.show_run(run.run_id, self.screening.manifest, *(one.manifest if one else None for one in models[1:]))
         self._note_other_pack()
 
         def noted(warnings: Sequence[Reason]) -> None:
@@ -513,7 +513,7 @@ class Controller(QObject):
     def start_run(self) -> None:
         """Start a run over the chosen folders, or over the folders of the visible work list."""
         self.judging.save_typed_note()
-        self.screening.start(listed_image_count=self.rows.total_images())
+        self.screening.start(listed_image_count=self.rows.total_image_count())
 
     def start_export(
         self,

@@ -189,7 +189,7 @@ class MainWindow(QMainWindow):
             "previous_image": lambda: rows.move_selection(-1),
             "next_study": lambda: rows.select_next_study(1),
             "previous_study": lambda: rows.select_next_study(-1),
-            "next_unread": lambda: self._bench.rows.find_unread(rows.table.currentIndex().row()),
+            "next_unread": lambda: self._bench.rows.find_unread_image(rows.table.currentIndex().row()),
             "unread": self._bench.read_marks.toggle,
             "first_image": lambda: rows.select_first_or_last(is_last=False),
             "last_image": lambda: rows.select_first_or_last(is_last=True),
@@ -243,7 +243,7 @@ class MainWindow(QMainWindow):
         if viewer.can_undo and viewer.changed_s > judging.given_s:
             viewer.undo()
         elif judged := judging.undo():
-            row_id = self._bench.rows.listed_row_of_result(judged.result_id)
+            row_id = self._bench.rows.listed_row_id_of_result(judged.result_id)
             if row_id is not None:
                 self.work_list.select_image(row_id, may_show_all=True)
         else:
@@ -433,7 +433,7 @@ class MainWindow(QMainWindow):
             self.pages.setCurrentWidget(page)
 
     def _show_images_or_welcome(self) -> None:
-        has_images = self._bench.rows.total_images() > 0 or self._bench.screening.state != "empty"
+        has_images = self._bench.rows.total_image_count() > 0 or self._bench.screening.state != "empty"
         question = self._bench.screening.question
         has_images = has_images and (question is None or question.kind != "pack")
         self.pages.setCurrentWidget(self.images if has_images else self.welcome)

@@ -112,7 +112,7 @@ class FilterBar(QWidget):
         layout.setVerticalSpacing(6)
         shown: tuple[Category | None, ...] = (None, *WORK_LIST_ORDER)
         for category in shown:
-            button = push_button("", partial(model.filter, category=category), role="filter")
+            button = push_button("", partial(model.change_filter, category=category), role="filter")
             if category:
                 button.setIcon(icon(f"classes/{category}", theme, category))
                 button.setIconSize(QSize(_SHAPE, _SHAPE))
@@ -121,9 +121,9 @@ class FilterBar(QWidget):
         self.search = search_field(translator.text("Search name, patient ID, date, file"), model.wanted.text)
         self.search.textChanged.connect(self._search)
         self.verdicts = verdict_filter_box(translator, model.wanted.verdict, has_unread=True)
-        self.verdicts.activated.connect(lambda _: model.filter(verdict=self.verdicts.currentData()))
+        self.verdicts.activated.connect(lambda _: model.change_filter(verdict=self.verdicts.currentData()))
         self.devices = device_filter_box(translator, model.wanted.backend)
-        self.devices.activated.connect(lambda _: model.filter(backend=self.devices.currentData()))
+        self.devices.activated.connect(lambda _: model.change_filter(backend=self.devices.currentData()))
         self.next_unread = push_button("", icon=icon("next-unread", theme), role="choice")
         self.next_unread.setCheckable(False)
         self.by_patient = push_button("", icon=icon("by-patient", theme), role="choice")
@@ -151,7 +151,7 @@ class FilterBar(QWidget):
         """
         counts = self._model.class_counts()
         for category, button in self._buttons.items():
-            number = counts[category] if category else self._model.total_images()
+            number = counts[category] if category else self._model.total_image_count()
             word = whole = self._translator.text("All")
             if category is not None:
                 whole = category_label(self._translator, category, self._model.manifest)
@@ -175,7 +175,7 @@ class FilterBar(QWidget):
         begins = bool(text.strip()) and not self._model.wanted.text
         if begins:
             self._buttons[None].setChecked(True)
-        self._model.filter(text=text.strip(), **({"category": None} if begins else {}))
+        self._model.change_filter(text=text.strip(), **({"category": None} if begins else {}))
 
     def _show_order(self) -> None:
         """Show the column by which the list is sorted, unless the list is sorted by urgency.
@@ -198,7 +198,7 @@ class FilterBar(QWidget):
         for box in (self.verdicts, self.devices):
             box.setCurrentIndex(0)
         self._model.wanted = ResultFilter()
-        self._model.filter()
+        self._model.change_filter()
 
     def fit_height(self, height: int) -> None:
         """Use fewer lines for the bar if the work list is low.
@@ -309,7 +309,7 @@ class WorkListTable(QTableView):
         self._set_headers()
         model.layoutAboutToBeChanged.connect(self._remember_position)
         model.layoutChanged.connect(self._keep_position)
-        model.changed.connect(self._say_if_empty)
+        model.list_changed.connect(self._say_if_empty)
 
     def fit_columns(self, width: int) -> None:
         """Show as many columns as fit into a width, unless a person chose the columns.
@@ -362,7 +362,7 @@ class WorkListTable(QTableView):
 
     def _say_if_empty(self) -> None:
         rows = self._rows
-        is_without_match = rows.is_fully_read and not rows.rowCount() and rows.total_images() > 0
+        is_without_match = rows.is_fully_read and not rows.rowCount() and rows.total_image_count() > 0
         caption = self._translator.text("No image matches the search and the filters.")
         self.setAccessibleDescription(caption if is_without_match else "")
         self.viewport().update()
@@ -454,8 +454,8 @@ class WorkList(QWidget):
         column_layout(self, self.filter_bar, (self.table, 1), spacing=0)
         self.table.selectionModel().currentRowChanged.connect(self._report_chosen)
         model.modelReset.connect(self._after_reset)
-        model.changed.connect(self._go)
-        model.loaded.connect(self._report_chosen)
+        model.list_changed.connect(self._go)
+        model.rows_loaded.connect(self._report_chosen)
         model.study_found.connect(self.select_image)
         self._after_reset()
 
@@ -488,7 +488,7 @@ class WorkList(QWidget):
         direction  1 for the next study, -1 for the previous study
         """
         here = max(self.table.currentIndex().row(), 0)
-        self._model.find_study(here, direction)
+        self._model.find_neighbour_study(here, direction)
 
     def select_first_or_last(self, *, is_last: bool) -> None:
         """Select the first or the last image of the work list, as soon as that image is listed.
@@ -567,7 +567,7 @@ class WorkList(QWidget):
             self._choose_row(known.row())
             return
         self.table.scrollToTop()
-        if self._model.run_id is None or self._model.total_images() == 0:
+        if self._model.run_id is None or self._model.total_image_count() == 0:
             self._chosen_id = None
             if self._chosen is not None:
                 self._chosen = None

@@ -73,12 +73,12 @@ class WorkListModel(QAbstractTableModel):
     """
 
     counts_changed = Signal()
-    changed = Signal()
-    loaded = Signal()
+    list_changed = Signal()
+    rows_loaded = Signal()
     study_found = Signal(int)
     all_deleted = Signal()
     order_changed = Signal()
-    replaced = Signal(object)  # the old row object of a changed result
+    row_replaced = Signal(object)  # the old row object of a changed result
 
     def __init__(
         self,
@@ -106,12 +106,12 @@ class WorkListModel(QAbstractTableModel):
         self._again.timeout.connect(self._read)
         self._rows.rows_read.connect(self._rows_arrived)
         self._rows.rows_missing.connect(self.refresh)
-        self._rows.replaced.connect(self.replaced)
+        self._rows.replaced.connect(self.row_replaced)
         switches.changed.connect(self._switch)
 
     # ---- content
 
-    def open(self, run_id: int | None, *manifests: Manifest | None) -> None:
+    def show_run(self, run_id: int | None, *manifests: Manifest | None) -> None:
         """Show the work list of a run. The first rows are shown at once, all other rows later.
 
         run_id     id of the run; None empties the list
@@ -200,11 +200,11 @@ class WorkListModel(QAbstractTableModel):
         """Return the number of the run's images in each class. A filter has no effect."""
         return {category: self._counts.get(category, 0) for category in WORK_LIST_ORDER}
 
-    def total_images(self) -> int:
+    def total_image_count(self) -> int:
         """Return the number of the run's images. A filter has no effect."""
         return sum(self._counts.values())
 
-    def filter(self, **changes: Any) -> None:
+    def change_filter(self, **changes: Any) -> None:
         """Change some fields of the filter, and read the filtered list.
 
         changes  fields of `ResultFilter` with their new values
@@ -226,11 +226,11 @@ class WorkListModel(QAbstractTableModel):
         """Return the row at a Qt model index. None for an invalid index, and while the row is being read."""
         return self._row(index.row()) if index.isValid() else None
 
-    def row_of(self, image: StoredImage) -> WorkListRow:
+    def row_of_image(self, image: StoredImage) -> WorkListRow:
         """Return the `WorkListRow` of an image of this run, even if the filter hides the image."""
         return self._rows.row_of(image)
 
-    def has_current_row(self, row: WorkListRow) -> bool:
+    def is_row_current(self, row: WorkListRow) -> bool:
         """Return whether a row belongs to this run and shows the newest result of its image."""
         known = self._rows.row_in_memory(row.row_id)
         return known is not None and any(one is row for one in known.result_rows)
@@ -239,7 +239,7 @@ class WorkListModel(QAbstractTableModel):
         """Return the row with this row id if it is in memory, listed or not. None otherwise."""
         return self._rows.row_in_memory(row_id)
 
-    def listed_row_of_result(self, result_id: int) -> int | None:
+    def listed_row_id_of_result(self, result_id: int) -> int | None:
         """Return the row id of the listed image to which a result belongs; None if the result is not in memory.
 
         result_id  row id of the result in the results database
@@ -268,7 +268,7 @@ class WorkListModel(QAbstractTableModel):
         found = np.flatnonzero(self._ids == row_id)
         return self.index(int(found[0]), 0) if len(found) else QModelIndex()
 
-    def find_study(self, position: int, step: int) -> None:
+    def find_neighbour_study(self, position: int, step: int) -> None:
         """Find the first listed image of the next or the previous study, and emit `study_found` with its row id.
 
         position  position in the list from which the search starts
@@ -277,7 +277,7 @@ class WorkListModel(QAbstractTableModel):
         if 0 <= position < len(self._ids):
             self._find(lambda rows, run_id, row_ids: rows.next_study(run_id, row_ids, position, step))
 
-    def find_unread(self, position: int) -> None:
+    def find_unread_image(self, position: int) -> None:
         """Find the next image that nobody has read, and emit `study_found` with its row id.
 
         The search begins below `position` and continues from the top of the list. A notice says if no image is unread.
@@ -470,11 +470,11 @@ class WorkListModel(QAbstractTableModel):
         elif not np.array_equal(found.row_ids, self._ids):
             self._rearrange(found.row_ids)
         self.reads_other_list = False
-        is_gone = self.total_images() > 0 and not any(found.counts.values())
+        is_gone = self.total_image_count() > 0 and not any(found.counts.values())
         if found.counts != self._counts:
             self._counts = found.counts
             self.counts_changed.emit()
-        self.changed.emit()
+        self.list_changed.emit()
         if is_gone:
             self.all_deleted.emit()
 
@@ -510,7 +510,7 @@ class WorkListModel(QAbstractTableModel):
 
     def _rows_arrived(self) -> None:
         self._all_changed()
-        self.loaded.emit()
+        self.rows_loaded.emit()
 
     def _all_changed(self) -> None:
         if len(self._ids):
