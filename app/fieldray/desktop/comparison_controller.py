@@ -240,7 +240,10 @@ class ComparisonController(QObject):
     def _has_found(self, run_id: int | None, stored: StoredPriorImages) -> None:
         listed = (self._rows.row_of_image(image) for image in stored.images if image.run_id == run_id)
         row = self.image.row
-        self._listed = (*self._listed, *((one.row_of_pack(row.position) if row else None) or one for one in listed))
+        self._listed = (
+            *self._listed,
+            *((one.row_of_pack(row.pack_position) if row else None) or one for one in listed),
+        )
         model = getattr(row.outcome, "model_sha256", "") if row else ""
         before = (image for image in stored.images if image.run_id != run_id)
         self._before = tuple(image.result_of_model(model) for image in before)
@@ -277,7 +280,7 @@ class ComparisonController(QObject):
 
     def _has_read_file(self, row: WorkListRow, found: Outcome, listed: StoredImage | None) -> None:
         known = self._rows.row_of_image(listed) if listed else None
-        known = known and (known.row_of_pack(row.position) or known)
+        known = known and (known.row_of_pack(row.pack_position) or known)
         if known is not None:
             self._listed = (*self._listed, known)
         prior = prior_from(known.outcome if known else found, row.outcome, "file")

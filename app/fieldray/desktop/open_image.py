@@ -62,7 +62,8 @@ class CurrentImage(QObject):
         self.packs = row.result_rows if row is not None else ()
         self.is_replaced = False
         self._open(
-            next((one for one in self.packs if (one.run_id, one.position) == self._chosen), row), keeps_pixels=False
+            next((one for one in self.packs if (one.run_id, one.pack_position) == self._chosen), row),
+            keeps_pixels=False,
         )
 
     def show_pack_result(self, row: WorkListRow) -> None:
@@ -71,7 +72,7 @@ class CurrentImage(QObject):
         row  the row with the result of the other pack
         """
         assert row in self.packs and self.row is not None
-        self._chosen = row.run_id, row.position
+        self._chosen = row.run_id, row.pack_position
         before, after = ((one.outcome.facts.content_sha256, one.outcome.ref.correction) for one in (self.row, row))
         self._open(row, keeps_pixels=before == after)
 

@@ -106,7 +106,7 @@ class WorkListModel(QAbstractTableModel):
         self._again.timeout.connect(self._read)
         self._rows.rows_read.connect(self._rows_arrived)
         self._rows.rows_missing.connect(self.refresh)
-        self._rows.replaced.connect(self.row_replaced)
+        self._rows.row_replaced.connect(self.row_replaced)
         switches.changed.connect(self._switch)
 
     # ---- content
@@ -131,7 +131,7 @@ class WorkListModel(QAbstractTableModel):
 
     def show_saved_image(self, image: StoredImage) -> None:
         """Handle an image that was saved: a new image, or a listed image with a new result."""
-        if self._rows.replace(image):
+        if self._rows.replace_rows_of_image(image):
             self._row_changed(image.row_id)
         self.refresh()
 
@@ -228,7 +228,7 @@ class WorkListModel(QAbstractTableModel):
 
     def row_of_image(self, image: StoredImage) -> WorkListRow:
         """Return the `WorkListRow` of an image of this run, even if the filter hides the image."""
-        return self._rows.row_of(image)
+        return self._rows.row_of_image(image)
 
     def is_row_current(self, row: WorkListRow) -> bool:
         """Return whether a row belongs to this run and shows the newest result of its image."""

@@ -55,7 +55,7 @@ class RowCache(QObject):
 
     rows_read = Signal()
     rows_missing = Signal()
-    replaced = Signal(object)  # the old WorkListRow of a changed result
+    row_replaced = Signal(object)  # the old WorkListRow of a changed result
 
     def __init__(self, background: BackgroundTasks, parent: QObject) -> None:
         super().__init__(parent)
@@ -94,7 +94,7 @@ class RowCache(QObject):
         if not self._is_reading:
             self._read()
 
-    def row_of(self, image: StoredImage) -> WorkListRow:
+    def row_of_image(self, image: StoredImage) -> WorkListRow:
         """Return the row of a stored image. If no row is in memory, a new row is made."""
         row = self._alive.get(image.row_id)
         if row is None:
@@ -103,19 +103,21 @@ class RowCache(QObject):
             self._alive[image.row_id] = row
         return row
 
-    def replace(self, image: StoredImage) -> bool:
+    def replace_rows_of_image(self, image: StoredImage) -> bool:
         """Replace an image's rows by rows with its new results. Returns whether the image's row is in memory."""
         is_held = image.row_id in self._alive  # most images are not in sight and need no row
         return self._replace(image.row_id, [self._row_of(answer) for answer in image.results] if is_held else ())
 
-    def replace_result(self, before: WorkListRow, outcome: Outcome) -> bool:
+    def replace_result(self, old_row: WorkListRow, outcome: Outcome) -> bool:
         """Replace the row of a result by a row with a new outcome, after the image was screened again.
 
         Returns whether the image's row is in memory.
         """
-        made = WorkListRow(before.row_id, outcome, before.manifest, run_id=before.run_id, result_id=before.result_id)
-        made.position = before.position
-        return self._replace(before.row_id, [made])
+        made = WorkListRow(
+            old_row.row_id, outcome, old_row.manifest, run_id=old_row.run_id, result_id=old_row.result_id
+        )
+        made.pack_position = old_row.pack_position
+        return self._replace(old_row.row_id, [made])
 
     def _row_of(self, answer: StoredResult) -> WorkListRow:
         manifest = self.manifests[answer.pack_position] if answer.pack_position < len(self.manifests) else None
@@ -127,7 +129,7 @@ class RowCache(QObject):
             answer.is_read,
             answer.run_id,
             result_id=answer.result_id,
-            position=answer.pack_position,
+            pack_position=answer.pack_position,
         )
 
     def _replace(self, row_id: int, answers: Sequence[WorkListRow]) -> bool:
@@ -144,15 +146,15 @@ class RowCache(QObject):
         listed = self._alive.get(row_id)
         if listed is None:
             return False
-        before = {one.position: one for one in listed.result_rows}
-        now = before | {one.position: _kept_or(one, before.get(one.position)) for one in answers}
+        before = {one.pack_position: one for one in listed.result_rows}
+        now = before | {one.pack_position: _kept_or(one, before.get(one.pack_position)) for one in answers}
         row, *others = (now[position] for position in sorted(now))
         row.additional_rows = tuple(others)
         self._alive[row_id] = row
         self._kept.append(row)
         for position, one in before.items():
             if now[position] is not one:
-                self.replaced.emit(one)
+                self.row_replaced.emit(one)
         return True
 
     def _read(self) -> None:
@@ -174,7 +176,7 @@ class RowCache(QObject):
             if image.row_id not in self._outdated:  # an outdated row is read again when painted
                 # Another window may have screened the image again.
                 self._renew(image.row_id, [self._row_of(answer) for answer in image.results])
-                self._kept.append(self.row_of(image))
+                self._kept.append(self.row_of_image(image))
         gone = set(asked) - {image.row_id for image in found}
         self._gone |= gone
         self._end_reading()
@@ -216,7 +218,7 @@ class WorkListRow:
     is_read: bool = False
     run_id: int | None = None
     result_id: int = 0
-    position: int = 0
+    pack_position: int = 0
     additional_rows: tuple[WorkListRow, ...] = ()
     category: Category = field(init=False)
     finding: Finding | None = field(init=False)
@@ -232,12 +234,12 @@ class WorkListRow:
         """The rows with the results of all packs for the image; this row is the first."""
         return (self, *self.additional_rows)
 
-    def row_of_pack(self, position: int) -> WorkListRow | None:
+    def row_of_pack(self, pack_position: int) -> WorkListRow | None:
         """Return the row with the result of another pack of the run; None if that pack has no result for the image.
 
         position  the pack's position in the run
         """
-        return next((one for one in self.result_rows if one.position == position), None)
+        return next((one for one in self.result_rows if one.pack_position == pack_position), None)
 
     @property
     def header(self) -> ImageHeader:
