@@ -36,7 +36,7 @@ from fieldray_adapt.evaluation.evaluate import (
     CARD_COUNTING_RULE,
     auc_by_group,
     part_figures,
-    select_labelled,
+    select_labelled_images,
     with_measured_figures,
 )
 from fieldray_adapt.evaluation.figures import (
@@ -109,7 +109,7 @@ def _figures(model: Model, label: LabelRule, screened: Mapping[str, ScreeningRes
     return LabelFigures(
         validation_auc=Estimate(*map(float, validation)),
         test=_counted(model, label, own),
-        by_group=auc_by_group(select_labelled(own.scores(label.code), targets, own.rows)),
+        by_group=auc_by_group(select_labelled_images(own.scores(label.code), targets, own.rows)),
         shortcuts=before["shortcuts"],
         external_test=elsewhere,
         float_against_int8=to_type(before["float_against_int8"], Int8Comparison),

@@ -44,7 +44,7 @@ from fieldray_adapt.evaluation.evaluate import (
     fit_ood_check,
     ood_distances,
     part_figures,
-    select_labelled,
+    select_labelled_images,
     shortcut_scores,
     thumbnail_pixels,
     with_measured_figures,
@@ -115,7 +115,7 @@ def test_points_come_from_validation_and_figures_from_test() -> None:
 
 
 def test_unknown_answers_are_not_evaluated() -> None:
-    evaluated = select_labelled(np.array([0.1, 0.9, 0.5]), np.array([0, 1, np.nan], np.float32), _rows(3))
+    evaluated = select_labelled_images(np.array([0.1, 0.9, 0.5]), np.array([0, 1, np.nan], np.float32), _rows(3))
     assert evaluated.truth.tolist() == [False, True] and evaluated.patients == ["p0", "p1"]
 
 

@@ -20,7 +20,7 @@ from fieldray.errors import UsageProblem
 from fieldray.packs.verified import read_pack
 from fieldray_adapt.data.augmentation import Augmentation, apply_geometric_change, draw_geometric_change
 from fieldray_adapt.data.image_set import LungFinder, read_images, read_rows
-from fieldray_adapt.evaluation.evaluate import evidence_figures, evidence_shares, heat_map_span
+from fieldray_adapt.evaluation.evaluate import evidence_figures, evidence_shares, heat_map_logit_range
 from fieldray_adapt.networks.architectures import resnet50
 from fieldray_adapt.networks.specification import Weights, initial_weights
 from fieldray_adapt.recipe_actions import check_recipe, run_recipe
@@ -273,6 +273,6 @@ def test_the_strongest_colour_is_reached_by_half_of_the_abnormal_images() -> Non
     maps = np.full((4, 2, 2), -3.0, np.float32)
     maps[:, 0, 1] = [99.0, 3.0, 5.0, 11.0]
     scores = np.array([0.49, 0.5, 0.9, 0.99])  # the first image is below the threshold, and does not count
-    assert heat_map_span(maps, scores, threshold=0.5, evidence_threshold=1.0) == 4.0
-    assert heat_map_span(maps, scores, threshold=0.5, evidence_threshold=20.0) is None
-    assert heat_map_span(maps, scores, threshold=1.0, evidence_threshold=1.0) is None
+    assert heat_map_logit_range(maps, scores, threshold=0.5, evidence_threshold=1.0) == 4.0
+    assert heat_map_logit_range(maps, scores, threshold=0.5, evidence_threshold=20.0) is None
+    assert heat_map_logit_range(maps, scores, threshold=1.0, evidence_threshold=1.0) is None

@@ -18,12 +18,12 @@ from fieldray.domain.metrics import sigmoid
 from fieldray_adapt.data.dataset import Dataset, load_dataset
 from fieldray_adapt.data.layouts import require_no_leak
 from fieldray_adapt.evaluation.evaluate import (
-    SHORTCUTS,
+    SHORTCUT_PIXELS,
     EvaluatedImages,
     auc_by_group,
     auc_difference,
     compare_with_int8,
-    select_labelled,
+    select_labelled_images,
     shortcut_scores,
 )
 from fieldray_adapt.evaluation.figures import CrossValidationFigures, Interval, PublishedCrossValidation, StageFigures
@@ -201,7 +201,7 @@ def _evaluated(run: Run, data: Dataset, scores: Scores, label: LabelRule) -> Eva
     """Return the images that have a score and a known label, with their scores for the label."""
     chosen, column = np.flatnonzero(~np.isnan(scores).any(1)), run.recipe.pack_labels.index(label)
     rows = [data.image_set.rows[index] for index in chosen]
-    return select_labelled(scores[chosen, column], data.targets[chosen, run.recipe.labels.index(label)], rows)
+    return select_labelled_images(scores[chosen, column], data.targets[chosen, run.recipe.labels.index(label)], rows)
 
 
 def _fold_auc(part: EvaluatedImages, fold: int) -> float:
@@ -216,7 +216,7 @@ def _shortcuts(run: Run, data: Dataset, column: int) -> dict[str, float]:
     targets.
     """
     found = {}
-    for name, pixels in SHORTCUTS.items():
+    for name, pixels in SHORTCUT_PIXELS.items():
         values, scores = pixels(data.image_set.images), np.full(len(data.image_set.rows), np.nan)
         for fold in run.recipe.split.cross_folds:
             evaluated, learnt = _evaluated_in(data, run, fold), training_indices_for_fold(data, run, fold)

@@ -141,7 +141,7 @@ def evidence_figures(
     )
 
 
-def heat_map_span(
+def heat_map_logit_range(
     maps: NDArray[np.float32], scores: Scores, *, threshold: float, evidence_threshold: float
 ) -> float | None:
     """Return the range of the heat map's colour scale, as a difference of logits.
@@ -239,7 +239,9 @@ class EvaluatedImages:
         return replace(self, scores=metrics.calibrate_scores(self.scores, calibration))
 
 
-def select_labelled(scores: NDArray[np.float64], targets: NDArray[np.float32], rows: Sequence[Row]) -> EvaluatedImages:
+def select_labelled_images(
+    scores: NDArray[np.float64], targets: NDArray[np.float32], rows: Sequence[Row]
+) -> EvaluatedImages:
     """Return only those images that have a score and a known label, so that figures can be measured.
 
     Parameters
@@ -494,7 +496,7 @@ def thumbnail_pixels(images: NDArray[np.uint8]) -> NDArray[np.float64]:
     return thumbnails(images, side=_THUMBNAIL_SIDE)
 
 
-SHORTCUTS: Final = {"border": border_pixels, "thumbnail": thumbnail_pixels}
+SHORTCUT_PIXELS: Final = {"border": border_pixels, "thumbnail": thumbnail_pixels}
 """Functions that return features (n, 256) of images without the finding, such as the border, by name.
 
 A classifier should not be able to separate the classes by such features (a shortcut).

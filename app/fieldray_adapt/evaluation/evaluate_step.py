@@ -23,17 +23,17 @@ from fieldray_adapt.data.dataset import Dataset, label_targets, load_dataset, re
 from fieldray_adapt.data.image_set import ImageSet, read_images, read_rows, rows_digest
 from fieldray_adapt.data.layouts import Row, require_no_leak, require_no_patient_in_split_table
 from fieldray_adapt.evaluation.evaluate import (
-    SHORTCUTS,
+    SHORTCUT_PIXELS,
     auc_by_group,
     choose_operating_point,
     compare_with_int8,
     evidence_figures,
     fit_calibration,
     fit_ood_check,
-    heat_map_span,
+    heat_map_logit_range,
     ood_distances,
     part_figures,
-    select_labelled,
+    select_labelled_images,
     shortcut_scores,
     with_measured_figures,
 )
@@ -91,7 +91,7 @@ def _shortcuts(
         name: metrics.auc(
             shortcut_scores(pixels(training.images[labelled]), truth, pixels(images[asked])), targets[asked] >= 0.5
         )
-        for name, pixels in SHORTCUTS.items()
+        for name, pixels in SHORTCUT_PIXELS.items()
     }
 
 
@@ -184,7 +184,9 @@ def _choose(run: Run, measured: _Measured, label: LabelRule) -> _Choice:
     """Choose the calibration and the operating points of a label from the scores of the validation images."""
     recipe, part = run.recipe, "validation"
     scores = measured.int8_outputs[part].scores[:, recipe.pack_labels.index(label)]
-    raw = select_labelled(scores, _targets(measured, part, label, recipe.labels.index(label)), measured.rows(part))
+    raw = select_labelled_images(
+        scores, _targets(measured, part, label, recipe.labels.index(label)), measured.rows(part)
+    )
     calibration = fit_calibration(raw.scores, raw.truth)
     validation = raw.with_calibrated_scores(calibration)
     points = [
@@ -233,14 +235,19 @@ def _evaluate_label(
     if measured.external_set is not None:
         shortcuts = _shortcuts(data, column, measured.external_set.images, targets[_ELSEWHERE])
         elsewhere = HospitalFigures(**structs.asdict(parts[_ELSEWHERE]), shortcuts=shortcuts)
-    both = [select_labelled(own[:, kept_column], targets["test"], data.rows("test")) for own in _test_scores(measured)]
+    both = [
+        select_labelled_images(own[:, kept_column], targets["test"], data.rows("test"))
+        for own in _test_scores(measured)
+    ]
     heat_map, evidence = _map_figures(
         measured, kept_column, threshold=chosen.points[0].threshold, calibration=chosen.calibration
     )
     return LabelFigures(
         validation_auc=chosen.validation_auc,
         test=parts["test"],
-        by_group=auc_by_group(select_labelled(screened["test"].scores(label.code), targets["test"], data.rows("test"))),
+        by_group=auc_by_group(
+            select_labelled_images(screened["test"].scores(label.code), targets["test"], data.rows("test"))
+        ),
         shortcuts=_shortcuts(data, column, data.samples("test").images, targets["test"]),
         external_test=elsewhere,
         float_against_int8=compare_with_int8(*both),
@@ -265,7 +272,7 @@ def _map_figures(
     validation, test = measured.int8_outputs["validation"], measured.int8_outputs["test"]
     logit = evidence_threshold_logit(threshold, calibration)
     scores = metrics.calibrate_scores(validation.scores[:, column], calibration)
-    span = heat_map_span(validation.class_maps[:, column], scores, threshold=threshold, evidence_threshold=logit)
+    span = heat_map_logit_range(validation.class_maps[:, column], scores, threshold=threshold, evidence_threshold=logit)
     lungs = measured.data.samples("test").lungs
     evidence = None if lungs is None else evidence_figures(test.class_maps[:, column], lungs, evidence_threshold=logit)
     return None if span is None else HeatMapScale(span=span), evidence
