@@ -28,7 +28,7 @@ from PySide6.QtWidgets import (
 )
 
 from fieldray.desktop.dialogs import SettingsDialog
-from fieldray.desktop.notices import Action
+from fieldray.desktop.notices import NoticeAction
 from fieldray.desktop.overlay import draw_legend
 from fieldray.domain.model import HeaderRules
 from fieldray.domain.run import Progress, Speed, Verdict
@@ -181,7 +181,7 @@ def test_no_text_of_a_page_is_cut(desk: Desk, look: Callable[[str], list[str]]) 
         found += look(f"row {row}")
     desk.finish()
     for key in ("one", "two"):
-        again = Action(lambda t: t.text("Try again"), lambda: None)
+        again = NoticeAction(lambda t: t.text("Try again"), lambda: None)
         desk.bench.notice_board.post_reason(key, reason("coral_not_compiled", pack="made-up-1.2.0"), action=again)
     for page in PAGES:
         desk.window.actions_by_name[page].trigger()

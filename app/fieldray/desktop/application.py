@@ -36,7 +36,7 @@ from fieldray.desktop import style
 from fieldray.desktop.background import BackgroundTasks, OpenServices, open_services
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.main_window import MainWindow
-from fieldray.desktop.notices import NotifyRunEnd, notify_run_end, run_end_text
+from fieldray.desktop.notices import NotifyRunEnd, notify_run_end, run_end_texts
 from fieldray.desktop.style import program_icon
 from fieldray.log_file import configure_logging
 from fieldray.offline import block_further_connections
@@ -216,7 +216,7 @@ class Application(QObject):
             return
         self._has_ended = False
         if self.window is not None and not self.window.isActiveWindow():
-            self._signal_end(self.window, *run_end_text(self._translator, self.controller.rows))
+            self._signal_end(self.window, *run_end_texts(self._translator, self.controller.rows))
 
     def _speak(self, language: str) -> None:
         """Set the language of the program's texts and of the texts in Qt's own dialogs."""

@@ -20,7 +20,7 @@ from fieldray.backends import EDGE_TPU
 from fieldray.desktop.background import BackgroundTasks, EventBridge, OpenServices, Services
 from fieldray.desktop.comparison_controller import ComparisonController
 from fieldray.desktop.image_painting import DisplaySwitches
-from fieldray.desktop.notices import Action, NoticeBoard
+from fieldray.desktop.notices import NoticeAction, NoticeBoard
 from fieldray.desktop.open_image import CurrentImage
 from fieldray.desktop.pack_choice import PackController
 from fieldray.desktop.past_runs import (
@@ -169,7 +169,9 @@ class Controller(QObject):
     def _not_opened(self, error: FieldrayError) -> None:
         self._is_opening = False
         self._go_on_closing()
-        self.notice_board.post_error("open", error, action=Action(lambda t: t.text("Try again"), self.open_services))
+        self.notice_board.post_error(
+            "open", error, action=NoticeAction(lambda t: t.text("Try again"), self.open_services)
+        )
 
     def close(self) -> None:
         """Cancel running work, and close the services in the background, after they have been opened completely.
@@ -199,7 +201,7 @@ class Controller(QObject):
         self.notice_board.post(
             "closing",
             lambda t: t.text("Closing… A drive or network folder may not be answering. All results so far are saved."),
-            action=Action(lambda t: t.text("Close now"), self._go),
+            action=NoticeAction(lambda t: t.text("Close now"), self._go),
         )
 
     def _go(self) -> None:
@@ -261,7 +263,7 @@ class Controller(QObject):
         The old result stays visible, and a typed note is saved with the old result only.
         """
         self.judging.set_current_image(None)
-        again = Action(lambda t: t.text("Open the new image"), self.show_newer_result)
+        again = NoticeAction(lambda t: t.text("Open the new image"), self.show_newer_result)
         self.notice_board.post_reason("replaced", reason("image_replaced"), level="warning", action=again)
 
     def show_newer_result(self) -> None:
@@ -478,7 +480,7 @@ class Controller(QObject):
                     "{reason} The affected images are processed again. No image is lost.", reason=t.reason(why)
                 ),
                 level="warning",
-                action=Action(lambda t: t.text("Try again"), lambda: self.screening.retry_backend(event.backend)),
+                action=NoticeAction(lambda t: t.text("Try again"), lambda: self.screening.retry_backend(event.backend)),
             )
         elif event.state == "ready":
             self.notice_board.withdraw(_lost(event.backend))
@@ -494,7 +496,7 @@ class Controller(QObject):
         if event.state == "absent" or not advice:
             self.notice_board.withdraw(event.backend)
         else:
-            again = Action(lambda t: t.text("Try again"), lambda: self.screening.retry_backend(event.backend))
+            again = NoticeAction(lambda t: t.text("Try again"), lambda: self.screening.retry_backend(event.backend))
             action = again if event.reason else None
             self.notice_board.post_reason(event.backend, advice[0], level="warning", action=action)
         self.backends_changed.emit()

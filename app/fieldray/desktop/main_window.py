@@ -30,7 +30,7 @@ from fieldray.desktop.image_area import ImageArea, ImageToolButtons, copy_pictur
 from fieldray.desktop.image_painting import LEFT_BUTTON_TOOLS
 from fieldray.desktop.intent import IntentQuestion
 from fieldray.desktop.keys import HeldKeys, KeyGroup, KeyListDialog, enable_image_actions, group_title, make_actions
-from fieldray.desktop.notices import Action, BannerArea
+from fieldray.desktop.notices import BannerArea, NoticeAction
 from fieldray.desktop.pack_choice import PackQuestion
 from fieldray.desktop.packs_page import PackDialog, PacksPage
 from fieldray.desktop.prior_card import ComparisonBar, PriorImageCard, prior_question_box
@@ -320,7 +320,7 @@ class MainWindow(QMainWindow):
             self._box.deleteLater()
         self._asked = self._box = None
         if question is not None and is_input_in_progress():
-            action = Action(lambda t: t.text("Answer the question…"), self.setFocus, waits_for_click=True)
+            action = NoticeAction(lambda t: t.text("Answer the question…"), self.setFocus, needs_click=True)
             bench.notice_board.post_reason("asked", reason("question_waits"), level="info", action=action)
             return
         bench.notice_board.withdraw("asked")

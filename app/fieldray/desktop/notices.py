@@ -33,7 +33,7 @@ NoticeLevel = Literal["info", "warning", "error"]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Action:
+class NoticeAction:
     """A button on a notice in the window.
 
     text             function that returns the text of the button in a language
@@ -43,7 +43,7 @@ class Action:
 
     text: LocalText
     command: Callable[[], object]
-    waits_for_click: bool = False
+    needs_click: bool = False
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class Notice:
     key: str
     level: NoticeLevel
     text: LocalText
-    action: Action | None = None
+    action: NoticeAction | None = None
 
 
 class NoticeBoard(QObject):
@@ -76,7 +76,9 @@ class NoticeBoard(QObject):
         """The notices that the window shows now, the newest notice last."""
         return tuple(self._notices.values())
 
-    def post(self, key: str, text: LocalText, *, level: NoticeLevel = "info", action: Action | None = None) -> None:
+    def post(
+        self, key: str, text: LocalText, *, level: NoticeLevel = "info", action: NoticeAction | None = None
+    ) -> None:
         """Show a notice in the window. The notice replaces a notice with an equal key.
 
         The parameters are the fields of `Notice`.
@@ -85,14 +87,16 @@ class NoticeBoard(QObject):
         self._notices[key] = Notice(key=key, level=level, text=text, action=action)
         self.changed.emit()
 
-    def post_reason(self, key: str, why: Reason, *, level: NoticeLevel = "error", action: Action | None = None) -> None:
+    def post_reason(
+        self, key: str, why: Reason, *, level: NoticeLevel = "error", action: NoticeAction | None = None
+    ) -> None:
         """Show the sentence of a `Reason` as a notice in the window.
 
         The other parameters are the fields of `Notice`.
         """
         self.post(key, lambda translator: translator.reason(why), level=level, action=action)
 
-    def post_error(self, key: str, error: FieldrayError, *, action: Action | None = None) -> None:
+    def post_error(self, key: str, error: FieldrayError, *, action: NoticeAction | None = None) -> None:
         """Show the reason of an error as a notice in the window. An error without a reason is reported as a bug.
 
         The other parameters are the fields of `Notice`.
@@ -200,7 +204,7 @@ class BannerArea(QWidget):
         keys = {notice.key for notice in self._shown} if self.underMouse() else ()
         staying = [notice for notice in notices if notice.key in keys]
         gravest = max(reversed(notices), key=lambda notice: [*_SIGNS].index(notice.level), default=None)
-        return staying or [one for one in notices if one is gravest or (one.action and one.action.waits_for_click)]
+        return staying or [one for one in notices if one is gravest or (one.action and one.action.needs_click)]
 
     def _keep_banner(self, notice: Notice) -> None:
         """Keep the banner if only the text of its notice has changed, because a click on its button may be near.
@@ -219,7 +223,7 @@ class BannerArea(QWidget):
 NotifyRunEnd = Callable[[QWidget, str, str], None]
 
 
-def run_end_text(translator: Translator, rows: WorkListModel) -> tuple[str, str]:
+def run_end_texts(translator: Translator, rows: WorkListModel) -> tuple[str, str]:
     """Return title and text of the message at the end of a run. The text says how many images are to be read first."""
     counts = rows.class_counts()
     found = (f"{category_label(translator, each, None)}: {counts[each]}" for each in WORK_LIST_ORDER if counts[each])

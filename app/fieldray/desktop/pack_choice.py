@@ -12,7 +12,7 @@ from PySide6.QtCore import QObject, Signal
 
 from fieldray.desktop.background import BackgroundTasks
 from fieldray.desktop.intent import AvailablePacks, PackInUse
-from fieldray.desktop.notices import Action, NoticeBoard
+from fieldray.desktop.notices import NoticeAction, NoticeBoard
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.purpose import common_age_range
 from fieldray.domain.run import DrivesChanged
@@ -290,7 +290,7 @@ class PackController(QObject):
         self._board.post(
             "pack",
             lambda t: t.text("The key is trusted now. The pack {name} is not in use yet.", name=candidate.pack_name),
-            action=Action(lambda t: t.text("Use this pack"), lambda: self.use_pack(candidate), waits_for_click=True),
+            action=NoticeAction(lambda t: t.text("Use this pack"), lambda: self.use_pack(candidate), needs_click=True),
         )
         self._put(None)
         self.find_packs()  # the list shows which keys are trusted
@@ -324,7 +324,9 @@ class PackController(QObject):
         if candidate is None or kind is None:
             if candidate is not None and candidate != self.default_pack and self.may_change_pack:
                 self.fall_back_to_default_pack()
-            self._board.post_reason("pack", error.reason, action=Action(lambda t: t.text("Refresh"), self.find_packs))
+            self._board.post_reason(
+                "pack", error.reason, action=NoticeAction(lambda t: t.text("Refresh"), self.find_packs)
+            )
         elif _is_about(error.reason, candidate):
             self._put(PackQuestion(kind=kind, candidate=candidate, reason=error.reason, confirmed_kinds=yes))
         else:
@@ -359,10 +361,10 @@ class PackController(QObject):
         The pack needs an answer from a person first, or another pack is in use.
         """
         self._offered, why, name = candidate, candidate.problem, candidate.pack_name
-        use = Action(
+        use = NoticeAction(
             lambda t: t.text("Review this pack…") if why else t.text("Use this pack"),
             lambda: self.use_pack(candidate),
-            waits_for_click=True,
+            needs_click=True,
         )
         if why is not None:
             self._board.post_reason("offer", why, level="warning", action=use if candidate.can_screen else None)
@@ -387,13 +389,13 @@ class PackController(QObject):
         self.find_packs()
 
     def _say_none(self) -> None:
-        action = Action(lambda t: t.text("Refresh"), self.find_packs)
+        action = NoticeAction(lambda t: t.text("Refresh"), self.find_packs)
         self._say(
             lambda t: t.text("No model pack is ready. Plug in a drive with packs, or choose a pack on the Packs page."),
             action,
         )
 
-    def _say(self, text: LocalText, action: Action | None = None) -> None:
+    def _say(self, text: LocalText, action: NoticeAction | None = None) -> None:
         """Show a notice about the drive of the pack in use."""
         self._board.post("drive", text, level="warning", action=action)
 

@@ -21,7 +21,7 @@ from PySide6.QtGui import QDesktopServices
 
 from fieldray.audit.report import AuditReport
 from fieldray.desktop.background import BackgroundTasks, Services, StoppableTask
-from fieldray.desktop.notices import Action, NoticeBoard
+from fieldray.desktop.notices import NoticeAction, NoticeBoard
 from fieldray.desktop.screening import ScreeningController
 from fieldray.domain.history import DeletionPlan, DeletionResult, RunComparison, RunFilter, RunSummary
 from fieldray.domain.model import Model
@@ -342,7 +342,7 @@ class ExportController(QObject):
         super().__init__()
         self._background, self._board = background, background.notice_board
         self._work: dict[StoppableTask, Future[Any] | None] = {}  # the running task first, then waiting tasks
-        self._action = Action(lambda t: t.text("Stop"), self.cancel)
+        self._action = NoticeAction(lambda t: t.text("Stop"), self.cancel)
 
     def start(self, run_id: int, folder: Path, formats: Sequence[str], options: ReportOptions) -> None:
         """Export a run into a folder in the background.
@@ -414,7 +414,7 @@ def _post_saved(board: NoticeBoard, folder: Path, count: int) -> None:
     count  number of files
     """
     address = QUrl.fromLocalFile(str(folder))
-    action = Action(lambda t: t.text("Open the folder"), lambda: QDesktopServices.openUrl(address))
+    action = NoticeAction(lambda t: t.text("Open the folder"), lambda: QDesktopServices.openUrl(address))
     board.post_reason("export", reason("saved", count=count, folder=folder), level="info", action=action)
 
 

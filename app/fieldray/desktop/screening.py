@@ -21,7 +21,7 @@ from fieldray.desktop.intent import (
     StartIntendedRunCommand,
     UsePackCommand,
 )
-from fieldray.desktop.notices import Action, NoticeLevel
+from fieldray.desktop.notices import NoticeAction, NoticeLevel
 from fieldray.desktop.pack_choice import PackController
 from fieldray.domain.model import BackendName, Manifest, Model
 from fieldray.domain.run import Progress, Run, RunChanged
@@ -338,7 +338,7 @@ class ScreeningController(QObject):
                     folders=t.name_or_substitute(paths),
                     since=time_text(t, since_s),
                 ),
-                action=Action(lambda t: t.text("Stop"), self.stop),
+                action=NoticeAction(lambda t: t.text("Stop"), self.stop),
             )
         self.run_started.emit()
         point, ages_confirmed = self.packs.point_name, bool(intent.ages_confirmed)
@@ -435,7 +435,7 @@ class ScreeningController(QObject):
                 _unscreened(paths),
                 lambda t: t.text("Chosen, but not screened: {paths}", paths=t.name_or_substitute(_listed(paths))),
                 level="warning",
-                action=Action(lambda t: t.text("Screen now"), lambda: self.screen_paths(paths, watches=watches)),
+                action=NoticeAction(lambda t: t.text("Screen now"), lambda: self.screen_paths(paths, watches=watches)),
             )
 
     def _after_run(self) -> None:

@@ -15,7 +15,7 @@ from PySide6.QtCore import QObject, QTimer, Signal
 from PySide6.QtWidgets import QApplication, QLineEdit, QWidget
 
 from fieldray.desktop.background import BackgroundTasks
-from fieldray.desktop.notices import Action
+from fieldray.desktop.notices import NoticeAction
 from fieldray.desktop.open_image import CurrentImage
 from fieldray.desktop.verdicts import (
     Commands,
@@ -205,7 +205,7 @@ class VerdictController(QObject):
             self._board.withdraw(_CHANNEL)
             return
         refused = [judged for judged, given in lost if given.problem is not None]
-        again = Action(lambda t: t.text("Try again"), lambda: self.keep_own_verdict(*refused))
+        again = NoticeAction(lambda t: t.text("Try again"), lambda: self.keep_own_verdict(*refused))
         text = partial(self._sentences, lost[-3:], len(lost))
         self._board.post(_CHANNEL, text, level="error", action=again if refused else None)
 
