@@ -15,7 +15,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QMessageBox
 
 from fieldray.desktop.comparison_controller import ComparisonController
-from fieldray.desktop.prior_view import PriorView
+from fieldray.desktop.prior_view import ComparisonView
 from fieldray.domain.finding import ScreenedOutcome
 from fieldray.domain.prior import unscreened_outcome
 from fieldray.errors import FieldrayError
@@ -67,7 +67,7 @@ def comparing(desk: Desk) -> ComparisonController:
 
 
 @pytest.fixture
-def view(desk: Desk, comparing: ComparisonController) -> PriorView:
+def view(desk: Desk, comparing: ComparisonController) -> ComparisonView:
     """The viewer while the first image is compared with its newest prior."""
     press(desk, Key.Key_E)
     desk.until(lambda: comparing.overlays is not None)
@@ -135,7 +135,7 @@ def test_a_store_that_cannot_be_read_is_a_notice(desk: Desk) -> None:
 # ---- viewing a pair
 
 
-def test_dates_gap_scores_and_notice_are_in_sight_in_every_mode(desk: Desk, view: PriorView) -> None:
+def test_dates_gap_scores_and_notice_are_in_sight_in_every_mode(desk: Desk, view: ComparisonView) -> None:
     for command in ("side_by_side", "swipe", "difference"):
         view.set_mode(command)
         bar = desk.window.prior_bar
@@ -147,7 +147,7 @@ def test_dates_gap_scores_and_notice_are_in_sight_in_every_mode(desk: Desk, view
     assert "Current image: Flagged  0.90" in said and "Prior image: Not flagged  0.10" in said
 
 
-def test_a_comparison_begins_side_by_side_with_linked_zoom(desk: Desk, view: PriorView) -> None:
+def test_a_comparison_begins_side_by_side_with_linked_zoom(desk: Desk, view: ComparisonView) -> None:
     area = desk.window.area
     assert view.mode == "side_by_side"
     assert area.second_viewer.isVisible()
@@ -155,7 +155,9 @@ def test_a_comparison_begins_side_by_side_with_linked_zoom(desk: Desk, view: Pri
     assert area.second_viewer.state.zoom == area.viewer.state.zoom == 1.25
 
 
-def test_swipe_has_the_prior_to_the_left_of_a_divider_that_keys_and_mouse_move(desk: Desk, view: PriorView) -> None:
+def test_swipe_has_the_prior_to_the_left_of_a_divider_that_keys_and_mouse_move(
+    desk: Desk, view: ComparisonView
+) -> None:
     press(desk, Key.Key_S)
     assert view.mode == "swipe"
     assert not desk.window.area.second_viewer.isVisible()
@@ -176,7 +178,7 @@ def test_swipe_has_the_prior_to_the_left_of_a_divider_that_keys_and_mouse_move(d
     assert view._divider == 0.0
 
 
-def test_blink_puts_the_prior_in_the_place_of_the_open_image_and_back(desk: Desk, view: PriorView) -> None:
+def test_blink_puts_the_prior_in_the_place_of_the_open_image_and_back(desk: Desk, view: ComparisonView) -> None:
     press(desk, Key.Key_B)
     assert (view.mode, view.shows_prior) == ("blink", True)
     prior = desk.window.viewer.grab().toImage()
@@ -188,7 +190,7 @@ def test_blink_puts_the_prior_in_the_place_of_the_open_image_and_back(desk: Desk
     assert desk.window.viewer.grab().toImage() == prior
 
 
-def test_the_difference_is_in_two_colours_inside_its_regions(desk: Desk, view: PriorView) -> None:
+def test_the_difference_is_in_two_colours_inside_its_regions(desk: Desk, view: ComparisonView) -> None:
     view.switches.set(difference_opacity=100)
     press(desk, Key.Key_D)
     viewer = desk.window.viewer
@@ -223,7 +225,7 @@ def test_a_difference_outside_regions_has_no_colour(desk: Desk, comparing: Compa
     assert comparing.overlays.difference.is_blank
 
 
-def test_the_mesh_is_drawn_on_request(desk: Desk, view: PriorView) -> None:
+def test_the_mesh_is_drawn_on_request(desk: Desk, view: ComparisonView) -> None:
     press(desk, Key.Key_D)
     without = desk.window.viewer.grab().toImage()
     press(desk, Key.Key_X)
@@ -234,7 +236,7 @@ def test_the_mesh_is_drawn_on_request(desk: Desk, view: PriorView) -> None:
 
 
 def test_the_next_older_prior_by_key_and_by_the_box(
-    desk: Desk, comparing: ComparisonController, view: PriorView
+    desk: Desk, comparing: ComparisonController, view: ComparisonView
 ) -> None:
     press(desk, Key.Key_E, Qt.KeyboardModifier.ShiftModifier)
     assert comparing.overlays is None  # the overlay of the first prior is gone at once
@@ -246,7 +248,7 @@ def test_the_next_older_prior_by_key_and_by_the_box(
 
 
 def test_the_mode_stays_from_image_to_image_and_stopping_ends_it(
-    desk: Desk, comparing: ComparisonController, view: PriorView
+    desk: Desk, comparing: ComparisonController, view: ComparisonView
 ) -> None:
     press(desk, Key.Key_D)
     desk.rooms.priors.may_compare.clear()
@@ -263,7 +265,7 @@ def test_the_mode_stays_from_image_to_image_and_stopping_ends_it(
 
 
 def test_closing_the_prior_or_keeping_another_image_ends_comparing(
-    desk: Desk, comparing: ComparisonController, view: PriorView
+    desk: Desk, comparing: ComparisonController, view: ComparisonView
 ) -> None:
     desk.window.area.pin_or_close_image()
     assert not comparing.is_on
@@ -273,7 +275,7 @@ def test_closing_the_prior_or_keeping_another_image_ends_comparing(
 
 
 def test_a_pair_has_the_room_of_the_list_and_one_key_brings_the_list_back(
-    desk: Desk, comparing: ComparisonController, view: PriorView
+    desk: Desk, comparing: ComparisonController, view: ComparisonView
 ) -> None:
     window = desk.window
     wide = window._list_width
@@ -302,7 +304,7 @@ def test_a_pair_has_the_room_of_the_list_and_one_key_brings_the_list_back(
 
 
 def test_a_rebuilt_window_shows_the_same_comparison(
-    desk: Desk, comparing: ComparisonController, view: PriorView
+    desk: Desk, comparing: ComparisonController, view: ComparisonView
 ) -> None:
     desk.application.change_settings({"theme": "dark", "language": "uk"})
     bar = desk.window.prior_bar

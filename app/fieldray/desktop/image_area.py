@@ -26,7 +26,7 @@ from PySide6.QtWidgets import QSizePolicy, QSplitter, QToolButton, QWidget
 from fieldray.desktop.comparison_controller import ComparisonController
 from fieldray.desktop.image_painting import LEFT_BUTTON_TOOLS, DisplaySwitches, ViewState, matching_display_window
 from fieldray.desktop.notices import NoticeBoard
-from fieldray.desktop.prior_view import PriorView, study_date_text
+from fieldray.desktop.prior_view import ComparisonView, study_date_text
 from fieldray.desktop.style import Theme, colour, icon, preserve_painter_state, scaled_font
 from fieldray.desktop.viewer import Viewer
 from fieldray.desktop.widgets import (
@@ -59,7 +59,7 @@ class ImageArea(QWidget):
         self._image, self._kept = image, kept = comparing.image, comparing.second_image
         self.is_linked, self.has_second_image = True, False
         self.viewer, self.second_viewer = (Viewer(one, switches, translator, theme) for one in (image, kept))
-        self.prior_view = PriorView(comparing, switches, self.viewer, translator)
+        self.prior_view = ComparisonView(comparing, switches, self.viewer, translator)
         self.second_viewer.setAccessibleName(translator.text("Pinned image"))
         named = translator.text("Unpin the image")
         close = push_button("", lambda: self._kept.show(None), icon=icon("close", theme), accessible_name=named)

@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QMessageBox, QSizePolicy, QWidget
 from fieldray.desktop.comparison_controller import ComparisonController
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.image_painting import DisplaySwitches, Size, ViewState, draw_heat_map, draw_image, heat_map_of
-from fieldray.desktop.prior_view import PriorView, comparison_problem_text, study_date_text
+from fieldray.desktop.prior_view import ComparisonView, comparison_problem_text, study_date_text
 from fieldray.desktop.result_panel import FoldingCard
 from fieldray.desktop.style import Theme, icon, preserve_painter_state
 from fieldray.desktop.widgets import (
@@ -255,7 +255,7 @@ class ComparisonBar(QWidget):
     def __init__(
         self,
         comparing: ComparisonController,
-        view: PriorView,
+        view: ComparisonView,
         actions: Mapping[str, QAction],
         translator: Translator,
         theme: Theme,

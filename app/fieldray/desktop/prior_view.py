@@ -37,7 +37,7 @@ _STEP: Final = 0.05
 _GRIP: Final = 14.0  # distance in points within which the mouse moves the divider
 
 
-class PriorView(QObject):
+class ComparisonView(QObject):
     """Draws two compared images in the chosen display mode. The mode is kept from image to image."""
 
     changed = Signal()
@@ -115,9 +115,9 @@ class PriorView(QObject):
             with preserve_painter_state(painter):
                 prior = QRectF(0, 0, self._divider * view.width, view.height)
                 painter.setClipRect(prior, Qt.ClipOperation.IntersectClip)
-                draw_prior(painter, laid, pyramid, state, view)
+                draw_prior_image(painter, laid, pyramid, state, view)
         elif mode == "blink" and self.shows_prior:
-            draw_prior(painter, laid, pyramid, state, view)
+            draw_prior_image(painter, laid, pyramid, state, view)
         elif mode == "difference":
             opacity = self.switches.difference_opacity_percent / 100
             draw_heat_map(painter, laid.difference, transform, image=pyramid.size, opacity=opacity)
@@ -296,7 +296,7 @@ def _height(metrics: QFontMetrics, caption: str, width: int) -> int:
     return metrics.boundingRect(QRect(0, 0, max(width, 1), 1000), Qt.TextFlag.TextWordWrap, caption).height()
 
 
-def draw_prior(
+def draw_prior_image(
     painter: QPainter, overlays: ImageOverlays, open_pyramid: ImagePyramid, state: ViewState, view: Size
 ) -> None:
     """Draw the aligned prior image in place of the current image. Regions without pixels stay empty.

@@ -46,7 +46,7 @@ from fieldray.domain.finding import lungs_of
 from fieldray.translation import Translator
 
 if TYPE_CHECKING:
-    from fieldray.desktop.prior_view import PriorView
+    from fieldray.desktop.prior_view import ComparisonView
 
 _ZOOM_STEP: Final = 1.25
 _ZOOM_PER_POINT: Final = 1.01
@@ -85,7 +85,7 @@ class Viewer(QWidget):
         self._switches = switches
         self.state = ViewState()
         self.shows_network_view = False
-        self._layer: PriorView | None = None
+        self._layer: ComparisonView | None = None
         self._heat_map: HeatMap | None = None
         self._outline: QPainterPath | None = None
         self._undo: list[ViewState] = []
@@ -176,7 +176,7 @@ class Viewer(QWidget):
         """Set the shape of the mouse cursor to that of the tool for the left button."""
         self.setCursor(_CURSORS[self._switches.tool])
 
-    def show_prior_image(self, layer: PriorView | None) -> None:
+    def show_prior_image(self, layer: ComparisonView | None) -> None:
         """Show a prior image over the current image, in place of the pack's overlays; None removes the prior image."""
         self._layer = layer
         self.update()
@@ -280,7 +280,7 @@ class Viewer(QWidget):
             painter.strokePath(glass, QPen(colour(self._theme, "on_image"), 2))
 
     @property
-    def _layer_in_sight(self) -> PriorView | None:
+    def _layer_in_sight(self) -> ComparisonView | None:
         return None if self.shows_network_view else self._layer
 
     @property
