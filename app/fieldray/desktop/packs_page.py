@@ -17,7 +17,7 @@ from fieldray.desktop.dialogs import DIALOG_MARGINS, dialog_buttons
 from fieldray.desktop.open_image import CurrentImage
 from fieldray.desktop.pack_choice import PackController, PackQuestion
 from fieldray.desktop.performance_bars import PerformanceBars
-from fieldray.desktop.style import Theme, class_icon, icon
+from fieldray.desktop.style import Theme, category_icon, icon
 from fieldray.desktop.widgets import (
     LayoutPart,
     Page,
@@ -456,7 +456,9 @@ class PackButtons(QWidget):
             set_elided_text(button, *lines, max_width=self.width() - _ICON - _BUTTON_SIDES)
 
     def _button(self, row: WorkListRow, *lines: str) -> PlainButton:
-        button = push_button("", partial(self._turn_to, row), icon=class_icon(row.category, self._theme), role="filter")
+        button = push_button(
+            "", partial(self._turn_to, row), icon=category_icon(row.category, self._theme), role="filter"
+        )
         button.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         button.setAccessibleName(without_markup(" ".join(lines)))
         set_tooltip(button, *lines)

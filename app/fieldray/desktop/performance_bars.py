@@ -8,7 +8,7 @@ from PySide6.QtCore import QRectF, QSize, Qt
 from PySide6.QtGui import QPainter, QPaintEvent
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
-from fieldray.desktop.style import Theme, colour, draw_class_icon
+from fieldray.desktop.style import Theme, colour, draw_category_icon
 from fieldray.desktop.widgets import column_layout, make_label, set_tooltip
 from fieldray.reports.performance import MeasuredPerformance, PerformanceBar
 
@@ -73,7 +73,9 @@ class BarStrip(QWidget):
             captions = [str(part.images_per_hundred) for part in self._bar.parts]
         x, top = 0.0, _BAR + _GAP
         for part, caption in zip(self._bar.parts, captions, strict=True):
-            draw_class_icon(painter, part.category, QRectF(x, top + (high - _SHAPE) / 2, _SHAPE, _SHAPE), self._theme)
+            draw_category_icon(
+                painter, part.category, QRectF(x, top + (high - _SHAPE) / 2, _SHAPE, _SHAPE), self._theme
+            )
             width = measure.horizontalAdvance(caption) + 2
             painter.setPen(colour(self._theme, "text"))
             painter.drawText(QRectF(x + _SHAPE + _GAP, top, width, high), Qt.AlignmentFlag.AlignLeft, caption)

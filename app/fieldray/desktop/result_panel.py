@@ -14,7 +14,7 @@ from fieldray.desktop.controller import Controller
 from fieldray.desktop.image_painting import DisplaySwitches
 from fieldray.desktop.packs_page import PackButtons, model_card_button
 from fieldray.desktop.performance_bars import PerformanceBars
-from fieldray.desktop.style import Theme, class_icon, colour, colours, icon, scaled_font
+from fieldray.desktop.style import Theme, category_icon, colour, colours, icon, scaled_font
 from fieldray.desktop.verdict_controller import VerdictBar
 from fieldray.desktop.widgets import (
     LayoutPart,
@@ -135,7 +135,7 @@ class ResultPanel(QScrollArea):
         self.packs.refresh()
         if row is None:
             return
-        self._mark.setPixmap(class_icon(row.category, self._theme).pixmap(QSize(_MARK, _MARK)))
+        self._mark.setPixmap(category_icon(row.category, self._theme).pixmap(QSize(_MARK, _MARK)))
         self._heading.setText(category_label(self._translator, row.category, row.manifest))
         self._heading.setStyleSheet(f"color: {colours(self._theme)[row.category]}; font-size: 17pt; font-weight: 600;")
         found = finding_texts(self._translator, row.outcome, row.manifest)

@@ -180,7 +180,7 @@ def _drawing(name: str, shade: str) -> QSvgRenderer:
     return QSvgRenderer(QByteArray(drawing.encode()))
 
 
-def draw_class_icon(painter: QPainter, category: Category, box: QRectF, theme: Theme) -> None:
+def draw_category_icon(painter: QPainter, category: Category, box: QRectF, theme: Theme) -> None:
     """Draw the icon of a class so that it fills a box."""
     _drawing(f"classes/{category}", colours(theme)[category]).render(painter, box)
 
@@ -197,7 +197,7 @@ def draw_verdict_mark(painter: QPainter, mark: VerdictMark, box: QRectF, theme: 
     _drawing(f"verdicts/{mark}", colours(theme)["text"]).render(painter, box)
 
 
-def class_icon(category: Category, theme: Theme) -> QIcon:
+def category_icon(category: Category, theme: Theme) -> QIcon:
     """Return the shape of a class as an icon for a button.
 
     The shapes are: read first, two triangles, one above the other; abnormal, a triangle; unsure, a diamond; normal, a

@@ -20,7 +20,7 @@ from PySide6.QtGui import QFont, QFontMetrics, QPainter, QPen, QPixmap
 from PySide6.QtWidgets import QStyle, QStyledItemDelegate, QStyleOptionViewItem, QWidget
 
 from fieldray.desktop.image_painting import draw_thumbnail
-from fieldray.desktop.style import Theme, VerdictMark, colour, draw_class_icon, draw_verdict_mark, scaled_font
+from fieldray.desktop.style import Theme, VerdictMark, colour, draw_category_icon, draw_verdict_mark, scaled_font
 from fieldray.desktop.verdicts import SavingState
 from fieldray.desktop.widgets import without_markup
 from fieldray.desktop.worklist_model import EARLIER_DAY_ROLE, GROUP_ROLE, ROW_ROLE, VERDICT_ROLE, Index
@@ -180,7 +180,7 @@ class WorkListDelegate(QStyledItemDelegate):
         grey = row.outcome.facts.thumbnail
         if grey is None:
             box = QRectF(frame).adjusted(15, 15, -15, -15)
-            draw_class_icon(painter, row.category, box, "dark")
+            draw_category_icon(painter, row.category, box, "dark")
             return
         draw_thumbnail(painter, grey, frame)
 
@@ -245,7 +245,7 @@ class WorkListDelegate(QStyledItemDelegate):
 
     def _paint_class(self, painter: QPainter, box: QRect, row: WorkListRow, font: QFont) -> None:
         mark = QRectF(box.x(), box.center().y() - _SHAPE / 2, _SHAPE, _SHAPE)
-        draw_class_icon(painter, row.category, mark, self._theme)
+        draw_category_icon(painter, row.category, mark, self._theme)
         if box.width() + 2 * _GAP <= ICON_COLUMN_WIDTH:
             return
         label = short_category_label(self._translator, row.category, row.manifest)
@@ -276,7 +276,7 @@ class WorkListDelegate(QStyledItemDelegate):
         """Paint icon and score of a pack's result, and below them the short name of the class."""
         middle, small = ROW_HEIGHT // 2, scaled_font(font, 0.87)
         upper, lower = box.adjusted(0, 6, 0, -middle), box.adjusted(0, middle, _GAP, -6)
-        draw_class_icon(
+        draw_category_icon(
             painter, row.category, QRectF(upper.x(), upper.center().y() - _SHAPE / 2, _SHAPE, _SHAPE), self._theme
         )
         if has_score and row.finding is not None:
