@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray_adapt.networks.specification import INPUT, Layer, Specification, channel_sets, layer_shapes
+from fieldray_adapt.networks.specification import INPUT_NAME, Layer, Specification, channel_set_by_layer, layer_shapes
 
 _OPSET: Final = 17
 _FORMAT: Final = 9
@@ -33,7 +33,7 @@ def onnx_file(
     graph = helper.make_graph(
         writer.nodes,
         specification.name,
-        [helper.make_tensor_value_info(INPUT, TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info(INPUT_NAME, TensorProto.FLOAT, shape)],
         [helper.make_tensor_value_info(specification.outputs[name], TensorProto.FLOAT, None) for name in outputs],
         writer.constants,
     )
@@ -48,7 +48,7 @@ class _Writer:
 
     def __init__(self, specification: Specification, weights: Mapping[str, NDArray[np.float32]]) -> None:
         self._specification, self._weights = specification, weights
-        self._sets, self._shapes = channel_sets(specification), layer_shapes(specification)
+        self._sets, self._shapes = channel_set_by_layer(specification), layer_shapes(specification)
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
 

@@ -265,7 +265,7 @@ def make_computing_links(
     found = []
     for kind in networks:
         whole = NETWORKS[kind](height=_SIDE, width=_SIDE, labels=1)
-        elements = parameter_count(whole.scaled(width) if width != 1 else whole)
+        elements = parameter_count(whole.with_scaled_channels(width) if width != 1 else whole)
         learner = {
             "kind": kind, "side": _SIDE, "width": width, "batches": batches, "batch_size": _BATCH_SIZE,
             "arrays": str(arrays), "sha256": sha256,

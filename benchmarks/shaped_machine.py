@@ -226,7 +226,7 @@ class _Learner:
         from fieldray_cluster.training.tasks import DividedClassifierTraining
 
         whole = NETWORKS[kind](height=side, width=side, labels=1)
-        made = whole.scaled(width) if width != 1 else whole
+        made = whole.with_scaled_channels(width) if width != 1 else whole
         self._task = DividedClassifierTraining(
             specification=made,
             schedule=Schedule(epochs=1, batch_size=batch_size, images_per_epoch=batches * batch_size),

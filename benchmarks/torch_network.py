@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from fieldray_adapt.networks.specification import INPUT, Layer, Specification, channel_sets
+from fieldray_adapt.networks.specification import INPUT_NAME, Layer, Specification, channel_set_by_layer
 
 Pads = tuple[int, int, int, int]
 _KINDS: Final = frozenset(
@@ -26,7 +26,7 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]
         self, specification: Specification, weights: Mapping[str, NDArray[np.float32]], *, outputs: tuple[str, ...]
     ) -> None:
         super().__init__()
-        sets = channel_sets(specification)
+        sets = channel_set_by_layer(specification)
         if unknown := {layer.kind for layer in specification.layers} - _KINDS:
             raise ValueError(f"no operators for layers of these kinds: {unknown}")
         self._layers, self._epsilon = specification.layers, specification.epsilon
@@ -41,7 +41,7 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]
 
     def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the outputs of the network for a batch of images, in the order given to the constructor."""
-        values: dict[str, torch.Tensor] = {INPUT: image}
+        values: dict[str, torch.Tensor] = {INPUT_NAME: image}
         for layer in self._layers:
             value = self._operate(layer, values[layer.inputs[0]], values)
             if layer.batch_norm:

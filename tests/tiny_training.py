@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from fieldray_adapt.data.augmentation import Augmentation
-from fieldray_adapt.networks.specification import INPUT, Layer, Specification, Weights, initial_weights
+from fieldray_adapt.networks.specification import INPUT_NAME, Layer, Specification, Weights, initial_weights
 from fieldray_adapt.training.classifier import Samples, Schedule
 from fieldray_adapt.training.engine_interface import EngineSettings
 from fieldray_cluster.training.tasks import DividedClassifierTraining, write_arrays
@@ -18,7 +18,7 @@ SIDE = 16
 def network() -> Specification:
     """Return a network of two convolutions and a head with two labels: 6 tensors, 246 weights and biases."""
     layers = (
-        Layer(name="first", kind="conv", inputs=(INPUT,), channels="a", kernel=3, activation="relu"),
+        Layer(name="first", kind="conv", inputs=(INPUT_NAME,), channels="a", kernel=3, activation="relu"),
         Layer(name="second", kind="conv", inputs=("first",), channels="b", kernel=3, stride=2, activation="relu"),
         Layer(name="class_maps", kind="conv", inputs=("second",), channels="labels"),
         Layer(name="logits", kind="average_all", inputs=("class_maps",)),

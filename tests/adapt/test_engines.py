@@ -21,7 +21,7 @@ from tiny_recipe import RECIPE, adapted
 pytestmark = pytest.mark.adapt
 
 ENGINES = ["tensorflow"] + (["torch"] if importlib.util.find_spec("torch") else [])
-SMALL = resnet50(height=32, width=32, labels=2, blocks=(1, 1)).scaled(0.125)
+SMALL = resnet50(height=32, width=32, labels=2, blocks=(1, 1)).with_scaled_channels(0.125)
 
 
 def _open(name: str, network: Specification = SMALL, settings: EngineSettings | None = None) -> Engine:
@@ -40,10 +40,10 @@ def _batch(network: Specification = SMALL) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize(
     "network",
     [
-        resnet50(height=40, width=57, labels=2, blocks=(1, 2)).scaled(0.125),
-        mobilenet(height=48, width=31, labels=2).scaled(0.25),
-        vgg16_dense(height=45, width=33, dense_units=16, labels=2).scaled(0.125),
-        squeezenet(height=45, width=33, labels=2).scaled(0.25),
+        resnet50(height=40, width=57, labels=2, blocks=(1, 2)).with_scaled_channels(0.125),
+        mobilenet(height=48, width=31, labels=2).with_scaled_channels(0.25),
+        vgg16_dense(height=45, width=33, dense_units=16, labels=2).with_scaled_channels(0.125),
+        squeezenet(height=45, width=33, labels=2).with_scaled_channels(0.25),
     ],
     ids=lambda network: network.name,
 )
@@ -70,7 +70,7 @@ def test_an_engine_learns_and_ignores_unknown_targets(name: str) -> None:
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("kind", ["vgg16", "vgg19", "squeezenet", "googlenet", "resnet34"])
 def test_every_network_learns(name: str, kind: str) -> None:
-    network = NETWORKS[kind](height=32, width=32, labels=2).scaled(0.125)
+    network = NETWORKS[kind](height=32, width=32, labels=2).with_scaled_channels(0.125)
     seed_dropout(0, name=name)
     engine = _open(name, network)
     rate = 1e-3 if kind == "vgg19" else 3e-3  # the deepest network needs smaller steps
@@ -177,7 +177,7 @@ def test_the_smallest_batch_near_the_fastest_is_proposed() -> None:
 
 
 def test_a_network_is_profiled_at_each_size() -> None:
-    network = resnet50(height=32, width=32, labels=2, blocks=(1,)).scaled(0.125)
+    network = resnet50(height=32, width=32, labels=2, blocks=(1,)).with_scaled_channels(0.125)
     rows = profile_network(
         network,
         initial_weights(network, seed=0),
@@ -194,7 +194,7 @@ def test_a_network_is_profiled_at_each_size() -> None:
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_a_batch_of_one_image_with_one_value_in_each_channel_is_trained_on(name: str) -> None:
-    engine = _open(name, resnet50(height=16, width=16, labels=2, blocks=(1, 1, 1)).scaled(0.125))
+    engine = _open(name, resnet50(height=16, width=16, labels=2, blocks=(1, 1, 1)).with_scaled_channels(0.125))
     loss = engine.step(np.ones((1, 16, 16, 1), np.float32), np.ones((1, 2), np.float32), learning_rate=0.1)
     assert math.isfinite(loss) and all(np.isfinite(array).all() for array in engine.weights().values())
 

@@ -136,7 +136,7 @@ def test_a_pack_that_was_trained_on_lungs_requires_the_pack_that_finds_them(tmp_
     assert read_recipe(recipe).lungs == tmp_path / "test-lungs-1.0.0"
 
 
-NETWORK = resnet50(height=32, width=32, labels=1, blocks=(1, 1)).scaled(0.125)
+NETWORK = resnet50(height=32, width=32, labels=1, blocks=(1, 1)).with_scaled_channels(0.125)
 
 
 def test_three_stages_and_a_last_stride_of_one_make_finer_class_maps() -> None:

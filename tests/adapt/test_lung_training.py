@@ -25,7 +25,12 @@ from fieldray_adapt.lungs.mask_fit import dice_coefficient, jaccard_index, measu
 from fieldray_adapt.lungs.networks import compact_unet, published_mask_side, published_unet
 from fieldray_adapt.lungs.recipe import LungNetwork, LungRecipe, LungTraining, MaskSource, TrainingStage
 from fieldray_adapt.lungs.train import mask_targets
-from fieldray_adapt.networks.specification import channel_sets, initial_weights, layer_shapes, multiply_add_count
+from fieldray_adapt.networks.specification import (
+    channel_set_by_layer,
+    initial_weights,
+    layer_shapes,
+    multiply_add_count,
+)
 from fieldray_adapt.recipes.classifier import PackTexts
 from fieldray_adapt.recipes.shared import Source
 from fieldray_adapt.training.keras_engine import build_network, get_weights, set_weights
@@ -190,7 +195,7 @@ def test_the_compact_network_is_small_and_its_mask_half_the_side() -> None:
     with_region = compact_unet(height=256, width=256, masks=2)
     assert layer_shapes(with_region)["mask"] == (128, 128, 2)
     assert multiply_add_count(with_region) < 1.05 * multiply_add_count(network)
-    sets = channel_sets(network)
+    sets = channel_set_by_layer(network)
     assert all(sets[f"enlarge{step}"] == sets[f"step{step}"] for step in range(4))  # summed outputs share a set
     with pytest.raises(ValueError, match="multiples of 32"):
         compact_unet(height=250, width=256)

@@ -30,7 +30,7 @@ from fieldray_adapt.networks.architectures import (
     weights_from_pack,
 )
 from fieldray_adapt.networks.specification import (
-    INPUT,
+    INPUT_NAME,
     Layer,
     Specification,
     initial_weights,
@@ -51,7 +51,7 @@ from fieldray_adapt.training.steps import recipe_specification, starting_weights
 from shipped_packs import CHILDREN_BEFORE, MODELS
 from tiny_recipe import RECIPE, adapted, draw, read_recipe
 
-A, B = (Layer(name=name, kind="conv", inputs=(INPUT,), channels=name) for name in "ab")
+A, B = (Layer(name=name, kind="conv", inputs=(INPUT_NAME,), channels=name) for name in "ab")
 
 
 def _specification(layers: tuple[Layer, ...], *, output: str) -> Specification:
@@ -124,11 +124,11 @@ def test_joined_outputs_have_their_channel_sets_one_after_another() -> None:
     kept = weights["fire3_squeeze/kernel"][:, :, [0, 1, 2, 3, 4, 5 + 1, 5 + 6]]
     assert np.array_equal(sliced["fire3_squeeze/kernel"], kept)
     with pytest.raises(ValueError, match="joins the input"):
-        _specification((A, Layer(name="both", kind="concat", inputs=("a", INPUT))), output="both")
+        _specification((A, Layer(name="both", kind="concat", inputs=("a", INPUT_NAME))), output="both")
 
 
 def test_residual_sums_share_one_channel_set() -> None:
-    network = resnet50(height=64, width=64, labels=2).scaled(0.25)
+    network = resnet50(height=64, width=64, labels=2).with_scaled_channels(0.25)
     assert network.channels["conv2"] == 64 and network.channels["labels"] == 2
     with pytest.raises(ValueError, match="adds the channel sets"):
         _specification((A, B, Layer(name="sum", kind="add", inputs=("a", "b"))), output="sum")
@@ -138,8 +138,8 @@ def test_residual_sums_share_one_channel_set() -> None:
     "network",
     [
         resnet50(height=32, width=48, labels=3),
-        vgg16_dense(dense_units=8).scaled(0.125),
-        googlenet(height=32, width=48, labels=3).scaled(0.125),
+        vgg16_dense(dense_units=8).with_scaled_channels(0.125),
+        googlenet(height=32, width=48, labels=3).with_scaled_channels(0.125),
     ],
 )
 def test_a_network_survives_its_files(tmp_path: Path, network: Specification) -> None:
@@ -153,7 +153,7 @@ def test_a_network_survives_its_files(tmp_path: Path, network: Specification) ->
 
 @pytest.mark.parametrize("indices", [[], [0, 0], [3], [-1]])
 def test_channels_to_keep_must_exist(indices: list[int]) -> None:
-    network = resnet50(height=32, width=32, labels=3).scaled(0.125)
+    network = resnet50(height=32, width=32, labels=3).with_scaled_channels(0.125)
     weights = initial_weights(network, seed=0)
     with pytest.raises(ValueError, match="channels to keep"):
         keep_channels(network, weights, keep={"labels": np.array(indices, int)})
@@ -163,14 +163,14 @@ def test_channels_to_keep_must_exist(indices: list[int]) -> None:
 @pytest.mark.parametrize(
     "network",
     [
-        resnet50(height=40, width=56, labels=2, blocks=(1, 2)).scaled(0.125),
-        mobilenet(height=48, width=48, labels=2).scaled(0.25),
-        vgg16_dense(height=40, width=33, dense_units=24, labels=3).scaled(0.125),
-        vgg16_dense(height=40, width=33, dense_layers=0, labels=3).scaled(0.125),
-        resnet34(height=40, width=56, labels=2, blocks=(1, 2)).scaled(0.125),
-        vgg16(height=40, width=33, labels=3).scaled(0.125),
-        squeezenet(height=48, width=40, labels=2).scaled(0.25),
-        googlenet(height=48, width=40, labels=2).scaled(0.25),
+        resnet50(height=40, width=56, labels=2, blocks=(1, 2)).with_scaled_channels(0.125),
+        mobilenet(height=48, width=48, labels=2).with_scaled_channels(0.25),
+        vgg16_dense(height=40, width=33, dense_units=24, labels=3).with_scaled_channels(0.125),
+        vgg16_dense(height=40, width=33, dense_layers=0, labels=3).with_scaled_channels(0.125),
+        resnet34(height=40, width=56, labels=2, blocks=(1, 2)).with_scaled_channels(0.125),
+        vgg16(height=40, width=33, labels=3).with_scaled_channels(0.125),
+        squeezenet(height=48, width=40, labels=2).with_scaled_channels(0.25),
+        googlenet(height=48, width=40, labels=2).with_scaled_channels(0.25),
     ],
     ids=lambda network: f"{network.name}-{len(network.layers)}",
 )
@@ -183,7 +183,7 @@ def test_removing_dead_channels_changes_nothing(network: Specification) -> None:
     for key, axes in weight_axes(network).items():
         if key.endswith(("/gamma", "/beta")):
             weights[key] = generator.uniform(0.5, 1.0, weights[key].shape).astype(np.float32)
-        if axes[-1].channels in keep and not key.endswith(("/mean", "/variance")):
+        if axes[-1].joined_set_names in keep and not key.endswith(("/mean", "/variance")):
             weights[key][..., 1::2] = 0
     smaller, sliced = keep_channels(network, weights, keep=keep)
     images = generator.uniform(0, 1, (2, network.height, network.width, 1)).astype(np.float32)
@@ -204,7 +204,7 @@ def test_removing_dead_channels_changes_nothing(network: Specification) -> None:
 def test_the_map_is_the_evidence_and_labels_can_be_dropped() -> None:
     from fieldray_adapt.training.keras_engine import build_network, set_weights
 
-    network = resnet50(height=64, width=64, labels=3, blocks=(1, 1)).scaled(0.25)
+    network = resnet50(height=64, width=64, labels=3, blocks=(1, 1)).with_scaled_channels(0.25)
     weights, images = initial_weights(network, seed=1), np.random.default_rng(0).random((2, 64, 64, 1), np.float32)
     model = build_network(network, outputs=["class_maps", "logits", "scores", "features"])
     set_weights(model, weights)
@@ -223,7 +223,7 @@ def test_the_map_is_the_evidence_and_labels_can_be_dropped() -> None:
 def test_a_recipe_can_name_each_kind_of_network(kind: str, tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text(RECIPE.replace("blocks = [1]", f'kind = "{kind}"'))
     asked = recipe_specification(read_recipe(tmp_path / "recipe.toml"))
-    assert asked == NETWORKS[kind](height=32, width=32, labels=1).scaled(0.125)
+    assert asked == NETWORKS[kind](height=32, width=32, labels=1).with_scaled_channels(0.125)
 
 
 @pytest.mark.adapt
@@ -258,8 +258,8 @@ def test_a_width_below_1_keeps_the_pack_channels_with_the_largest_weights() -> N
     choice = NetworkChoice(kind="resnet50", weights=str(CHILDREN_BEFORE), last_stride=1)
     whole = replace(recipe, network=choice)
     known, kept = (recipe_specification(one) for one in (whole, replace(whole, network=replace(choice, width=0.5))))
-    expected = {name: -(-count // 2) for name, count in known.channels.items() if name != known.label_set}
-    assert {**kept.channels, known.label_set: 1} == {**expected, known.label_set: 1}
+    expected = {name: -(-count // 2) for name, count in known.channels.items() if name != known.label_channel_set}
+    assert {**kept.channels, known.label_channel_set: 1} == {**expected, known.label_channel_set: 1}
     before = starting_weights(whole, known)["conv1/kernel"]
     after = starting_weights(replace(whole, network=replace(choice, width=0.5)), kept)["conv1/kernel"]
     sizes = np.abs(before).mean((0, 1, 2))

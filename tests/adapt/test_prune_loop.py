@@ -87,7 +87,7 @@ class FormulaTask:
 
 
 def original() -> tuple[Specification, Weights]:
-    network = vgg16_dense(dense_units=64).scaled(0.125)
+    network = vgg16_dense(dense_units=64).with_scaled_channels(0.125)
     return network, initial_weights(network, seed=0)
 
 
@@ -303,7 +303,7 @@ def test_a_residual_stage_is_judged_by_its_sums_and_labels_never() -> None:
 
 
 def test_magnitude_keeps_the_largest_kernels_and_random_follows_the_seed() -> None:
-    network = vgg16_dense(dense_units=32).scaled(0.125)
+    network = vgg16_dense(dense_units=32).with_scaled_channels(0.125)
     weights = initial_weights(network, seed=1)
     weights["fc1/kernel"][:, 5] *= 100
     keep = select_in_one_shot(network, weights, kind="magnitude", share=0.1)

@@ -250,7 +250,7 @@ def test_the_shipped_study_recipes_are_valid(name: str) -> None:
 
 
 def test_a_cut_network_gets_its_signal_back() -> None:
-    network = vgg16_dense(height=8, width=8, labels=2, dense_units=64).scaled(0.25)
+    network = vgg16_dense(height=8, width=8, labels=2, dense_units=64).with_scaled_channels(0.25)
     weights = initial_weights(network, seed=3)
     images = np.random.default_rng(4).random((20, 8, 8, 1), np.float32)
     keep = {name: np.arange(count // 4) for name, count in network.channels.items() if name != "labels"}
@@ -270,7 +270,7 @@ def test_a_cut_network_gets_its_signal_back() -> None:
 
 
 def test_layers_that_normalise_are_left_as_they_are() -> None:
-    network = mobilenet(height=32, width=32, labels=1).scaled(0.125)
+    network = mobilenet(height=32, width=32, labels=1).with_scaled_channels(0.125)
     weights = initial_weights(network, seed=0)
     keep = {"conv1": np.arange(4)}
     cut = keep_channels(network, weights, keep=keep)
@@ -297,7 +297,7 @@ def _task(folder: Path) -> ImagePruningTask:
 
 
 def _network() -> tuple[Specification, Weights]:
-    network = resnet50(height=32, width=32, labels=1, blocks=(1, 1)).scaled(0.125)
+    network = resnet50(height=32, width=32, labels=1, blocks=(1, 1)).with_scaled_channels(0.125)
     return network, initial_weights(network, seed=0)
 
 

@@ -23,7 +23,7 @@ from fieldray_adapt.training.keras_engine import build_network, set_weights
 
 pytestmark = pytest.mark.adapt
 SPEC = InputSpec(height=32, width=48)
-NETWORK = resnet50(height=32, width=48, labels=2, blocks=(1, 1)).scaled(0.25)
+NETWORK = resnet50(height=32, width=48, labels=2, blocks=(1, 1)).with_scaled_channels(0.25)
 
 
 def _weights() -> dict[str, np.ndarray]:

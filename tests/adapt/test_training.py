@@ -19,7 +19,7 @@ from fieldray_adapt.networks.architectures import resnet50, squeezenet, vgg16_de
 from fieldray_adapt.networks.specification import (
     Specification,
     Weights,
-    channel_sets,
+    channel_set_by_layer,
     initial_weights,
     layer_shapes,
     parameter_count,
@@ -44,7 +44,7 @@ from fieldray_adapt.training.teacher import efficientnet_lite0, read_teacher_wei
 from tiny_recipe import Killed, bright_or_dark
 
 ENGINE = "torch" if importlib.util.find_spec("torch") else "tensorflow"
-NETWORK = resnet50(height=32, width=32, labels=1, blocks=(1,)).scaled(0.125)
+NETWORK = resnet50(height=32, width=32, labels=1, blocks=(1,)).with_scaled_channels(0.125)
 
 
 def test_classes_are_drawn_equally_within_each_source() -> None:
@@ -263,7 +263,7 @@ def test_a_loss_that_is_not_finite_ends_the_training_with_an_error(tmp_path) -> 
 
 @pytest.mark.adapt
 def test_a_dropout_draws_by_the_seed(tmp_path) -> None:
-    dropping = squeezenet(height=32, width=32, labels=1).scaled(0.125)
+    dropping = squeezenet(height=32, width=32, labels=1).with_scaled_channels(0.125)
     short = Schedule(epochs=1, batch_size=8, learning_rate=1e-2, warm_up_epochs=0, seed=5)
     data = {"training": bright_or_dark(16), "validation": bright_or_dark(4), "augmentation": Augmentation()}
     first, again = (_train(tmp_path / name, network=dropping, schedule=short, **data)[0] for name in ("first", "again"))
@@ -271,7 +271,7 @@ def test_a_dropout_draws_by_the_seed(tmp_path) -> None:
 
 
 CATEGORICAL = EngineSettings(weight_decay=0.0, loss="categorical", threads=1)
-DENSE = vgg16_dense(height=8, width=8, labels=2, dense_units=16, dropout=0.0).scaled(0.125)
+DENSE = vgg16_dense(height=8, width=8, labels=2, dense_units=16, dropout=0.0).with_scaled_channels(0.125)
 EFFORT = Effort(batch_size=8, epochs=2.0, learning_rate=1e-3)
 DATA = LabelledImages(
     np.random.default_rng(2).random((16, 8, 8, 1), np.float32), np.eye(2, dtype=np.float32)[[0, 1] * 8]
@@ -362,7 +362,7 @@ def file(weights: Weights, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_network_is_that_of_the_paper() -> None:
     """EfficientNet-Lite0 has 4,652,008 weights, 1,281,000 of them the classifier's; each of 49 layers keeps 2 more."""
     specification = efficientnet_lite0()
-    sets = channel_sets(specification)
+    sets = channel_set_by_layer(specification)
     kept = sum(2 * specification.channels[sets[layer.name]] for layer in specification.layers if layer.batch_norm)
     assert parameter_count(specification) - kept == 4_652_008 - 1_281_000
     assert layer_shapes(specification)["head"] == (7, 7, 1280)

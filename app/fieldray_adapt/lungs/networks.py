@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from fieldray.domain.model import LUNG_CHECKS
 from fieldray_adapt.networks.architectures import LABELS_CHANNEL_SET, convolution, depthwise_convolution
-from fieldray_adapt.networks.specification import INPUT, Layer, Specification
+from fieldray_adapt.networks.specification import INPUT_NAME, Layer, Specification
 
 COMPACT_CHANNELS: Final = (8, 32, 64, 96, 128)
 _CHECK_CHANNELS: Final = (64, 96)
@@ -47,7 +47,7 @@ def compact_unet(
         raise ValueError(
             f"the input's sides must be multiples of {SIDE_MULTIPLE}, and its channels {len(COMPACT_CHANNELS)} numbers"
         )
-    layers = [convolution("step0", INPUT, "step0", kernel=3, stride=2)]
+    layers = [convolution("step0", INPUT_NAME, "step0", kernel=3, stride=2)]
     counts, last = {"step0": channels[0]}, "step0"
     for step, blocks in enumerate(_BLOCKS, start=1):
         for block in range(1, blocks + 1):

@@ -36,7 +36,7 @@ from fieldray.errors import UsageProblem
 from fieldray.packs.verified import read_pack, require_classifier
 from fieldray.reasons import reason
 from fieldray_adapt.networks.specification import (
-    INPUT,
+    INPUT_NAME,
     Activation,
     Layer,
     LayerKind,
@@ -124,7 +124,7 @@ def _resnet(
     is_deep = len(kernels) == 3
     stem = "conv1" if is_deep else "conv2"
     made = _Layers()
-    made.layers.append(convolution("conv1", INPUT, stem, kernel=7, stride=2))
+    made.layers.append(convolution("conv1", INPUT_NAME, stem, kernel=7, stride=2))
     made.channels[stem], last = 64, made.pool("pool1", "conv1")
     for stage, count in enumerate(blocks, start=2):
         inner = 64 * 2 ** (stage - 2)
@@ -146,7 +146,7 @@ def mobilenet(**head: int) -> Specification:
     A depthwise layer has the channel set of its input.
     """
     made = _Layers()
-    made.layers.append(convolution("conv1", INPUT, "conv1", kernel=3, stride=2, activation="relu6"))
+    made.layers.append(convolution("conv1", INPUT_NAME, "conv1", kernel=3, stride=2, activation="relu6"))
     made.channels["conv1"], last = 32, "conv1"
     for number, (count, stride) in enumerate(_MOBILENET_BLOCKS, start=1):
         depthwise, pointwise = f"conv_dw_{number}", f"conv_pw_{number}"
@@ -222,7 +222,7 @@ def squeezenet(**head: int) -> Specification:
     The ReLU after the class maps is left out, because logits can be negative.
     """
     made = _Layers()
-    last = made.pool("pool1", made.conv("conv1", INPUT, 96, kernel=7, stride=2))
+    last = made.pool("pool1", made.conv("conv1", INPUT_NAME, 96, kernel=7, stride=2))
     for number, squeeze in enumerate(_SQUEEZES, start=2):
         name = f"fire{number}"
         narrow = made.conv(f"{name}_squeeze", last, squeeze)
@@ -239,7 +239,7 @@ def googlenet(**head: int) -> Specification:
     The arguments are those in `head` of `resnet50`.
     """
     made = _Layers()
-    last = made.pool("pool1", made.conv("conv1", INPUT, 64, kernel=7, stride=2))
+    last = made.pool("pool1", made.conv("conv1", INPUT_NAME, 64, kernel=7, stride=2))
     last = made.conv("conv2", made.conv("conv2_reduce", last, 64), 192, kernel=3)
     stage = ""
     for name, (single, before_three, three, before_five, five, pooled) in _INCEPTIONS.items():
@@ -312,7 +312,7 @@ class _Layers:
 
 
 def _vgg_blocks(layers: _Layers, blocks: Sequence[tuple[int, int]]) -> str:
-    last = INPUT
+    last = INPUT_NAME
     for block, (count, convolutions) in enumerate(blocks, start=1):
         for number in range(1, convolutions + 1):
             last = layers.conv(f"block{block}_conv{number}", last, count, kernel=3)

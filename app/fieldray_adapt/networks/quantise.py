@@ -34,7 +34,14 @@ from sklearn.linear_model import Ridge
 
 from fieldray.domain.model import InputSpec, OutputRoles
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
-from fieldray_adapt.networks.specification import INPUT, Layer, Specification, Weights, channel_sets, weight_axes
+from fieldray_adapt.networks.specification import (
+    INPUT_NAME,
+    Layer,
+    Specification,
+    Weights,
+    channel_set_by_layer,
+    weight_axes,
+)
 from fieldray_adapt.training.keras_engine import build_network, layer_reader, set_weights
 
 
@@ -141,7 +148,7 @@ def scale_channels(
                 power = _power(part, is_read=position == len(axes) - 2, layer=specification.layer(name))
                 shape = [-1 if dim == position else 1 for dim in range(array.ndim)]
                 own = [factors.get(one, np.ones(specification.channels[one], np.float32)) for one in axis.channel_sets]
-                array *= np.tile(np.concatenate(own), axis.repeats).reshape(shape) ** power
+                array *= np.tile(np.concatenate(own), axis.repeat_count).reshape(shape) ** power
         scaled[key] = array
     return scaled
 
@@ -164,7 +171,7 @@ def _shares(
 
     If several tensors have one channel set, the largest quotient counts.
     """
-    sets = channel_sets(specification)
+    sets = channel_set_by_layer(specification)
     shares: ChannelFactors = {}
     for name, ranges in _ranges(specification, weights, images, names=_levelled(specification)).items():
         share = np.maximum(ranges / max(float(ranges.max()), _TINY), _TINY)
@@ -174,8 +181,8 @@ def _shares(
 
 def _levelled(specification: Specification) -> list[str]:
     """Return the names of the layers whose output channels `equalise_channels` may scale."""
-    sets = channel_sets(specification)
-    kept = {specification.label_set} | {
+    sets = channel_set_by_layer(specification)
+    kept = {specification.label_channel_set} | {
         sets[layer.name] for layer in specification.layers if layer.activation not in ("none", "relu")
     }
     return [
@@ -239,12 +246,12 @@ def _input_means(
     images: NDArray[np.uint8],
 ) -> dict[str, NDArray[np.float32]]:
     """Return the mean of each input channel of `layers` over all images, by name of the layer that gives the input."""
-    names = sorted({layer.inputs[0] for layer in layers} - {INPUT})
+    names = sorted({layer.inputs[0] for layer in layers} - {INPUT_NAME})
     read = layer_reader(specification, weights, names)
     sums: dict[str, NDArray[np.float32]] = {}
     for start in range(0, len(images), _BATCH):
         batch = images[start : start + _BATCH].astype(np.float32) / np.float32(255)
-        for name, array in {INPUT: batch, **read(batch)}.items():
+        for name, array in {INPUT_NAME: batch, **read(batch)}.items():
             sums[name] = sums.get(name, np.float32(0)) + array.mean((1, 2)).sum(0)
     return {name: (total / len(images)).astype(np.float32) for name, total in sums.items()}
 

@@ -29,7 +29,7 @@ Activation = Literal["none", "relu", "relu6", "sigmoid", "softmax"]
 Shape = tuple[int, ...]
 """The shape of an array: its size along each axis."""
 
-INPUT: Final = "image"
+INPUT_NAME: Final = "image"
 """The name by which layers refer to the network's input."""
 _MULTIPLE: Final = 8
 _JOINED: Final = "+"
@@ -91,13 +91,13 @@ class Axis:
         How many times the sequence of channels is repeated along the axis: more than 1 after a flatten layer.
     """
 
-    channels: str
-    repeats: int = 1
+    joined_set_names: str
+    repeat_count: int = 1
 
     @property
     def channel_sets(self) -> tuple[str, ...]:
         """The names of the channel sets along the axis, in order; empty for an axis without channels."""
-        return tuple(self.channels.split(_JOINED)) if self.channels else ()
+        return tuple(self.joined_set_names.split(_JOINED)) if self.joined_set_names else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,23 +157,23 @@ class Specification:
         """
         return replace(self, channels={**self.channels, **channels})
 
-    def scaled(self, width: float) -> Specification:
-        """Return a copy of the network in which each hidden channel set has `width` times as many channels.
+    def with_scaled_channels(self, channel_factor: float) -> Specification:
+        """Return a copy of the network in which each hidden channel set has `channel_factor` times as many channels.
 
         The numbers are rounded to multiples of 8. The input and the labels do not change.
         """
         return self.with_channels(
             {
-                name: max(_MULTIPLE, round(count * width / _MULTIPLE) * _MULTIPLE)
+                name: max(_MULTIPLE, round(count * channel_factor / _MULTIPLE) * _MULTIPLE)
                 for name, count in self.channels.items()
-                if name != self.label_set
+                if name != self.label_channel_set
             }
         )
 
     @property
-    def label_set(self) -> str:
+    def label_channel_set(self) -> str:
         """The name of the channel set that has a channel for each label; for an encoder, the set of the features."""
-        return channel_sets(self)[self.outputs.get("logits", self.outputs.get("features", ""))]
+        return channel_set_by_layer(self)[self.outputs.get("logits", self.outputs.get("features", ""))]
 
     def to_json(self) -> str:
         """Return the specification as JSON text. Equal specifications give equal text."""
@@ -187,7 +187,7 @@ def specification_from_json(text: str) -> Specification:
     return Specification(**fields, layers=layers)
 
 
-def channel_sets(specification: Specification) -> dict[str, str]:
+def channel_set_by_layer(specification: Specification) -> dict[str, str]:
     """Return the name of the channel set of each layer's output, by name of the layer; "" for the network's input.
 
     A channel set is a group of channels. Layers whose outputs are added share a channel set. After a concatenation, the
@@ -196,7 +196,7 @@ def channel_sets(specification: Specification) -> dict[str, str]:
     Raises ValueError if an addition mixes two channel sets, or if a concatenation includes the network's input. An
     addition may include the network's input if the numbers of channels are equal.
     """
-    found = {INPUT: ""}
+    found = {INPUT_NAME: ""}
     for layer in specification.layers:
         sets = {found[name] for name in layer.inputs}
         if layer.kind == "concat":
@@ -213,8 +213,8 @@ def channel_sets(specification: Specification) -> dict[str, str]:
 
 def layer_shapes(specification: Specification) -> dict[str, Shape]:
     """Return each layer's output shape by name: (height, width, channels), or (n,) after flatten or average_all."""
-    sets = channel_sets(specification)
-    found: dict[str, Shape] = {INPUT: (specification.height, specification.width, specification.input_channels)}
+    sets = channel_set_by_layer(specification)
+    found: dict[str, Shape] = {INPUT_NAME: (specification.height, specification.width, specification.input_channels)}
     for layer in specification.layers:
         shape = found[layer.inputs[0]]
         own = Axis(sets[layer.name])
@@ -239,7 +239,7 @@ def weight_axes(specification: Specification) -> dict[str, tuple[Axis, ...]]:
     place of "bias". A kernel is (kernel, kernel, in, out) for conv layers, (kernel, kernel, in, 1) for depthwise
     layers, and (in, out) for dense layers. All other parts are (out,).
     """
-    sets, sizes, axes = channel_sets(specification), layer_shapes(specification), dict[str, tuple[Axis, ...]]()
+    sets, sizes, axes = channel_set_by_layer(specification), layer_shapes(specification), dict[str, tuple[Axis, ...]]()
     none = Axis("")
     for layer in specification.layers:
         if not layer.has_weights:
@@ -264,7 +264,7 @@ def _weight_shape(specification: Specification, key: str, axes: tuple[Axis, ...]
     layer = specification.layer(key.rpartition("/")[0])
     plain = (layer.kernel, layer.kernel, specification.input_channels, 1)
     return tuple(
-        specification.channel_count(axis) * axis.repeats if axis.channels else plain[position]
+        specification.channel_count(axis) * axis.repeat_count if axis.joined_set_names else plain[position]
         for position, axis in enumerate(axes)
     )
 
@@ -302,7 +302,9 @@ def initial_weights(specification: Specification, *, seed: int) -> Weights:
         layer, _, part = key.rpartition("/")
         if part == "kernel":
             fan_in = math.prod(shape[:2]) if shape[-1] == 1 and len(shape) == 4 else math.prod(shape[:-1])
-            is_head = "logits" in specification.outputs and axes[key][-1].channels == specification.label_set
+            is_head = (
+                "logits" in specification.outputs and axes[key][-1].joined_set_names == specification.label_channel_set
+            )
             size = 0.01 if is_head else 1.0
             weights[key] = (generator.standard_normal(shape) * size * math.sqrt(2 / fan_in)).astype(np.float32)
         else:
@@ -349,7 +351,7 @@ def _along(axis: Axis, chosen: Mapping[str, NDArray[np.int64]], specification: S
         count = specification.channels[name]
         kept.append(start + chosen.get(name, np.arange(count)))
         start += count
-    return (np.arange(axis.repeats)[:, None] * start + np.concatenate(kept)).reshape(-1)
+    return (np.arange(axis.repeat_count)[:, None] * start + np.concatenate(kept)).reshape(-1)
 
 
 def copy_matching(source: Mapping[str, NDArray[np.float32]], target: Weights) -> int:

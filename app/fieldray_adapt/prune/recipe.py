@@ -32,7 +32,7 @@ class OriginalNetwork:
 
     def specification(self) -> Specification:
         """Return the specification of the original network, for images of 28 x 28 pixels as in MNIST."""
-        return vgg16_dense(dense_layers=self.dense_layers, dropout=self.dropout).scaled(self.width)
+        return vgg16_dense(dense_layers=self.dense_layers, dropout=self.dropout).with_scaled_channels(self.width)
 
 
 @table

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray_adapt.networks.specification import Specification, channel_sets, weight_axes
+from fieldray_adapt.networks.specification import Specification, channel_set_by_layer, weight_axes
 from fieldray_adapt.training.keras_engine import layer_reader
 
 ChannelScores = dict[str, NDArray[np.float64]]
@@ -28,9 +28,9 @@ def rectified_layers(specification: Specification) -> dict[str, tuple[str, ...]]
 
     Channel sets without a ReLU layer, and the channel set of the labels, are left out.
     """
-    sets, found = channel_sets(specification), dict[str, tuple[str, ...]]()
+    sets, found = channel_set_by_layer(specification), dict[str, tuple[str, ...]]()
     for layer in specification.layers:
-        if layer.activation in ("relu", "relu6") and sets[layer.name] != specification.label_set:
+        if layer.activation in ("relu", "relu6") and sets[layer.name] != specification.label_channel_set:
             found[sets[layer.name]] = (*found.get(sets[layer.name], ()), layer.name)
     return found
 
@@ -87,10 +87,10 @@ def weight_sizes(specification: Specification, weights: Mapping[str, NDArray[np.
     """
     gathered: dict[str, list[NDArray[np.float64]]] = {}
     for key, axes in weight_axes(specification).items():
-        if not key.endswith("/kernel") or axes[-1].channels in ("", specification.label_set):
+        if not key.endswith("/kernel") or axes[-1].joined_set_names in ("", specification.label_channel_set):
             continue
         sizes = np.abs(weights[key].astype(np.float64)).reshape(-1, weights[key].shape[-1]).mean(axis=0)
-        gathered.setdefault(axes[-1].channels, []).append(sizes / max(sizes.mean(), np.finfo(np.float64).tiny))
+        gathered.setdefault(axes[-1].joined_set_names, []).append(sizes / max(sizes.mean(), np.finfo(np.float64).tiny))
     return {channel: np.mean(rows, axis=0) for channel, rows in gathered.items()}
 
 

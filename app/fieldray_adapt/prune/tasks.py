@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fieldray.domain.metrics import auc
 from fieldray_adapt.data.dataset import load_dataset
 from fieldray_adapt.files import digest, to_builtins
-from fieldray_adapt.networks.specification import Specification, Weights, channel_sets, keep_channels
+from fieldray_adapt.networks.specification import Specification, Weights, channel_set_by_layer, keep_channels
 from fieldray_adapt.prune.iterations import Iteration, PruningRunFolder
 from fieldray_adapt.prune.loop import prune, smallest_adequate_iteration
 from fieldray_adapt.prune.selection import ChannelScores, KeptChannels, zero_shares
@@ -65,7 +65,7 @@ def restore_scale(
     images
         Calibration images (n, height, width, channels) float32 in 0..1.
     """
-    sets = channel_sets(before[0])
+    sets = channel_set_by_layer(before[0])
     layers = [
         layer.name
         for layer in before[0].layers

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray_adapt.networks.specification import INPUT, Layer, Shape, Specification, Weights, layer_shapes
+from fieldray_adapt.networks.specification import INPUT_NAME, Layer, Shape, Specification, Weights, layer_shapes
 from fieldray_adapt.training.engine_interface import STATISTIC_SUFFIXES, Batch, EngineSettings, averaging_matrix
 
 _NORMALISED_PARTS = ("gamma", "beta", "mean", "variance")
@@ -25,12 +25,12 @@ def build_network(specification: Specification, *, outputs: Sequence[str]) -> An
     import keras
 
     sizes = layer_shapes(specification)
-    values = {INPUT: keras.Input(sizes[INPUT], name=INPUT)}
+    values = {INPUT_NAME: keras.Input(sizes[INPUT_NAME], name=INPUT_NAME)}
     for layer in specification.layers:
         tensors = [values[name] for name in layer.inputs]
         values[layer.name] = _apply(layer, tensors, sizes, epsilon=specification.epsilon)
     wanted = [values[specification.outputs.get(name, name)] for name in outputs]
-    return keras.Model(values[INPUT], wanted if len(wanted) > 1 else wanted[0], name=specification.name)
+    return keras.Model(values[INPUT_NAME], wanted if len(wanted) > 1 else wanted[0], name=specification.name)
 
 
 def _apply(layer: Layer, tensors: list[Any], sizes: Mapping[str, Shape], *, epsilon: float) -> Any:

@@ -143,7 +143,7 @@ def _iteration(
     generator = np.random.default_rng(0)
     shape = (batch_size, specification.height, specification.width, specification.input_channels)
     images = generator.random(shape, np.float32)
-    labels = specification.channels[specification.label_set]
+    labels = specification.channels[specification.label_channel_set]
     targets = np.eye(labels, dtype=np.float32)[generator.integers(0, labels, batch_size)]
     engine = open_engine(specification, weights, settings=settings, name=name)
     if mode == "inference":

@@ -201,10 +201,14 @@ def recipe_specification(recipe: ClassifierRecipe) -> Specification:
     if Path(choice.weights).is_dir():
         known = _network_of_pack(recipe)
         return known.with_channels(
-            {name: math.ceil(count * choice.width) for name, count in known.channels.items() if name != known.label_set}
+            {
+                name: math.ceil(count * choice.width)
+                for name, count in known.channels.items()
+                if name != known.label_channel_set
+            }
         )
-    scaled = whole.scaled(choice.width) if choice.width != 1 else whole
-    unknown = set(choice.channels) - set(scaled.channels) | (set(choice.channels) & {scaled.label_set})
+    scaled = whole.with_scaled_channels(choice.width) if choice.width != 1 else whole
+    unknown = set(choice.channels) - set(scaled.channels) | (set(choice.channels) & {scaled.label_channel_set})
     if unknown or not all(count >= 1 for count in choice.channels.values()):
         detail = f"names no hidden channel set: {', '.join(sorted(unknown))}" if unknown else "must be 1 or more"
         raise UsageProblem(reason("recipe_key", key="network.channels", detail=detail))

@@ -26,7 +26,7 @@ from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
 from fieldray_adapt.files import file_sha256, open_arrays, save_arrays
 from fieldray_adapt.networks.architectures import convolution, depthwise_convolution
-from fieldray_adapt.networks.specification import INPUT, Layer, Specification, Weights, weight_shapes
+from fieldray_adapt.networks.specification import INPUT_NAME, Layer, Specification, Weights, weight_shapes
 from fieldray_adapt.run import Progress
 from fieldray_adapt.training.classifier import Samples
 from fieldray_adapt.training.engine_interface import Batch
@@ -54,7 +54,7 @@ def efficientnet_lite0() -> Specification:
 
     The input is a colour image of `TEACHER_SIDE` x `TEACHER_SIDE` pixels in -1..1. The output is 1,280 feature maps.
     """
-    layers = [convolution("stem", INPUT, "stem", kernel=3, stride=2, activation="relu6")]
+    layers = [convolution("stem", INPUT_NAME, "stem", kernel=3, stride=2, activation="relu6")]
     channels, last, number, width = {"stem": 32}, "stem", 0, 32
     for stage, (count, kernel, first_stride, out) in enumerate(_STAGES):
         channels[f"stage{stage}"] = out

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from fieldray_adapt.networks.specification import INPUT, Layer, Specification, Weights, channel_sets
+from fieldray_adapt.networks.specification import INPUT_NAME, Layer, Specification, Weights, channel_set_by_layer
 from fieldray_adapt.training.engine_interface import STATISTIC_SUFFIXES, Batch, EngineSettings, averaging_matrix
 
 _MOMENTUM: Final = 0.1
@@ -30,7 +30,7 @@ class TorchEngine:
         self._specification, self._settings = specification, settings
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._groups = {
-            layer.name: specification.channels[channel_sets(specification)[layer.name]]
+            layer.name: specification.channels[channel_set_by_layer(specification)[layer.name]]
             for layer in specification.layers
             if layer.kind == "depthwise"
         }
@@ -139,7 +139,7 @@ class TorchEngine:
         return ((functional.relu(maps) * (1 - shares)).mean((0, 2, 3)) * weights).sum()
 
     def _forward(self, images: Batch, *, training: bool) -> dict[str, torch.Tensor]:
-        values = {INPUT: torch.from_numpy(np.ascontiguousarray(images)).to(self._device).permute(0, 3, 1, 2)}
+        values = {INPUT_NAME: torch.from_numpy(np.ascontiguousarray(images)).to(self._device).permute(0, 3, 1, 2)}
         wanted = self._specification.outputs["logits"]
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._settings.precision == "bfloat16"):
             for layer in self._specification.layers:

@@ -66,7 +66,7 @@ def test_a_gradient_leaves_the_network_as_it_was(replica: Replica) -> None:
 
 def test_a_shard_of_all_weights_makes_the_updates_of_the_engine() -> None:
     """Trained weights and the statistics of batch normalisation agree within 1e-5."""
-    own = resnet50(height=32, width=32, labels=2, blocks=(1, 1)).scaled(0.125)
+    own = resnet50(height=32, width=32, labels=2, blocks=(1, 1)).with_scaled_channels(0.125)
     start = initial_weights(own, seed=1)
     stepping = open_engine(own, start, settings=SETTINGS, name="tensorflow")
     taking = open_engine(own, start, settings=SETTINGS, name="tensorflow")
