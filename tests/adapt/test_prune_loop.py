@@ -33,10 +33,10 @@ from fieldray_adapt.prune.selection import (
     ChannelScores,
     KeptChannels,
     PruningRule,
-    rectified_layers,
+    relative_weight_magnitudes,
+    relu_layers,
     select_channels,
     select_in_one_shot,
-    weight_sizes,
 )
 from fieldray_adapt.recipes.tables import key, parse_table, table
 from fieldray_adapt.training.loop import Effort
@@ -61,7 +61,7 @@ class FormulaTask:
 
     def zero_shares(self, specification: Specification, weights: Weights) -> ChannelScores:
         self._called("zero_shares")
-        return {name: np.linspace(0, 1, specification.channels[name]) for name in rectified_layers(specification)}
+        return {name: np.linspace(0, 1, specification.channels[name]) for name in relu_layers(specification)}
 
     def cut(
         self, specification: Specification, weights: Weights, *, keep: KeptChannels
@@ -271,31 +271,31 @@ def kept(rule: PruningRule) -> list[int]:
 
 
 def test_by_level_channels_with_more_zeros_are_removed() -> None:
-    assert kept(PruningRule(kind="level", value=0.45)) == [1, 3, 4]
+    assert kept(PruningRule(kind="level", cut_off=0.45)) == [1, 3, 4]
 
 
 def test_by_deviation_the_limit_follows_the_layer() -> None:
     # mean 0.4, standard deviation sqrt((0.25 + 0.09 + 0.01 + 0.09 + 0) / 5) = 0.297: limits 0.4 and 0.697
-    assert kept(PruningRule(kind="deviation", value=0.0)) == [1, 3, 4]
-    assert kept(PruningRule(kind="deviation", value=1.0)) == [1, 2, 3, 4]
+    assert kept(PruningRule(kind="deviation", cut_off=0.0)) == [1, 3, 4]
+    assert kept(PruningRule(kind="deviation", cut_off=1.0)) == [1, 2, 3, 4]
 
 
 def test_minimum_share_and_multiple_keep_channels() -> None:
-    assert kept(PruningRule(kind="level", value=0.0, minimum_channels=2)) == [1, 3]
-    assert kept(PruningRule(kind="level", value=0.0, largest_share=0.2)) == [1, 2, 3, 4]
-    assert kept(PruningRule(kind="level", value=0.3, multiple=4)) == [1, 2, 3, 4]
+    assert kept(PruningRule(kind="level", cut_off=0.0, minimum_channels=2)) == [1, 3]
+    assert kept(PruningRule(kind="level", cut_off=0.0, largest_share=0.2)) == [1, 2, 3, 4]
+    assert kept(PruningRule(kind="level", cut_off=0.3, multiple=4)) == [1, 2, 3, 4]
 
 
 def test_a_channel_set_below_the_minimum_is_not_cut() -> None:
-    assert kept(PruningRule(kind="level", value=0.0, minimum_channels=50)) == [0, 1, 2, 3, 4]
+    assert kept(PruningRule(kind="level", cut_off=0.0, minimum_channels=50)) == [0, 1, 2, 3, 4]
 
 
 def test_equal_channels_are_all_kept() -> None:
-    assert len(select_channels({"a": np.full(7, 0.1 + 0.2)}, rule=PruningRule(kind="deviation", value=0.0))["a"]) == 7
+    assert len(select_channels({"a": np.full(7, 0.1 + 0.2)}, rule=PruningRule(kind="deviation", cut_off=0.0))["a"]) == 7
 
 
 def test_a_residual_stage_is_judged_by_its_sums_and_labels_never() -> None:
-    layers = rectified_layers(resnet50(height=32, width=32, labels=1))
+    layers = relu_layers(resnet50(height=32, width=32, labels=1))
     assert layers["conv2"] == ("conv2_block1_out", "conv2_block2_out", "conv2_block3_out")
     assert layers["conv1"] == ("conv1",)
     assert "labels" not in layers
@@ -309,7 +309,7 @@ def test_magnitude_keeps_the_largest_kernels_and_random_follows_the_seed() -> No
     keep = select_in_one_shot(network, weights, kind="magnitude", share=0.1)
     assert [int(index) for index in select_in_one_shot(network, weights, kind="magnitude", share=1e-9)["fc1"]] == [5]
     assert 5 in keep["fc1"]
-    assert weight_sizes(network, weights)["fc1"].argmax() == 5
+    assert relative_weight_magnitudes(network, weights)["fc1"].argmax() == 5
     first, again = (select_in_one_shot(network, weights, kind="random", share=0.5, seed=3) for _ in range(2))
     assert all(np.array_equal(first[name], again[name]) for name in first)
     smaller, _ = keep_channels(network, weights, keep=first)

@@ -30,7 +30,7 @@ from fieldray_adapt.prune.laws import ConstantLaw
 from fieldray_adapt.prune.loop import prune
 from fieldray_adapt.prune.plan import PruneRecipe, StopRules
 from fieldray_adapt.prune.recipe import StudyRecipe
-from fieldray_adapt.prune.selection import zero_shares
+from fieldray_adapt.prune.selection import measure_zero_shares
 from fieldray_adapt.prune.study import PruningStudy
 from fieldray_adapt.prune.tasks import ImagePruningTask, restore_scale
 from fieldray_adapt.training.classifier import Schedule, TrainingOptions
@@ -69,12 +69,12 @@ def _two_layers() -> tuple[Specification, Weights]:
 def test_zeros_are_counted_over_positions_and_images() -> None:
     network, weights = _two_layers()
     images = np.array([[0.2, 0.7, 0.9, 0.4], [0.1, 0.3, 0.6, 0.0]], np.float32).reshape(2, 2, 2, 1)
-    shares = zero_shares(network, weights, batches=[images[:1], images[1:]])
+    shares = measure_zero_shares(network, weights, batches=[images[:1], images[1:]])
     # x is zero at 1 of 8 places, -x everywhere, x - 0.5 is above zero at 0.7, 0.9 and 0.6
     assert shares["first"] == pytest.approx([1 / 8, 1.0, 5 / 8])
     assert set(shares) == {"first"}
     with pytest.raises(ValueError, match="no images"):
-        zero_shares(network, weights, batches=[])
+        measure_zero_shares(network, weights, batches=[])
 
 
 def _bright_or_dark(count: int) -> LabelledImages:

@@ -103,7 +103,7 @@ def _iterate(task: PruningTask, plan: PruneRecipe, folder: PruningRunFolder, *, 
     specification, weights = folder.network(number - 1)
     rule = PruningRule(
         kind=plan.cut_kind,
-        value=settings.cut_off,
+        cut_off=settings.cut_off,
         minimum_channels=round(settings.minimum_channels),
         largest_share=plan.largest_share,
         multiple=plan.multiple,

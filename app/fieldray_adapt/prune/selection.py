@@ -23,7 +23,7 @@ ChannelScores = dict[str, NDArray[np.float64]]
 """A score for each channel: arrays (channels,) by name of the channel set."""
 
 
-def rectified_layers(specification: Specification) -> dict[str, tuple[str, ...]]:
+def relu_layers(specification: Specification) -> dict[str, tuple[str, ...]]:
     """Return the names of the layers that end in a ReLU, by channel set. Only a ReLU gives zeros that can be counted.
 
     Channel sets without a ReLU layer, and the channel set of the labels, are left out.
@@ -35,7 +35,7 @@ def rectified_layers(specification: Specification) -> dict[str, tuple[str, ...]]
     return found
 
 
-def zero_shares(
+def measure_zero_shares(
     specification: Specification,
     weights: Mapping[str, NDArray[np.float32]],
     *,
@@ -56,7 +56,7 @@ def zero_shares(
     ValueError
         If there are no images.
     """
-    layers = rectified_layers(specification)
+    layers = relu_layers(specification)
     names = [name for members in layers.values() for name in members]
     read = layer_reader(specification, weights, names)
     zeros = {
@@ -80,7 +80,9 @@ def _zero_share(value: NDArray[Any]) -> NDArray[np.float64]:
     return share
 
 
-def weight_sizes(specification: Specification, weights: Mapping[str, NDArray[np.float32]]) -> ChannelScores:
+def relative_weight_magnitudes(
+    specification: Specification, weights: Mapping[str, NDArray[np.float32]]
+) -> ChannelScores:
     """Return the mean absolute weight of each channel divided by the layer's mean: (channels,) by channel set.
 
     If several layers have one channel set, the result is the mean of the layers' results.
@@ -110,8 +112,8 @@ class PruningRule:
     Attributes
     ----------
     kind
-        "level": remove channels with an APoZ above `value`. "deviation": remove channels with an APoZ above the mean of
-        their channel set plus `value` standard deviations.
+        "level": remove channels with an APoZ above `cut_off`. "deviation": remove channels with an APoZ above the mean of
+        their channel set plus `cut_off` standard deviations.
     minimum_channels
         Smallest number of channels that a channel set keeps. A smaller channel set keeps all channels.
     largest_share
@@ -122,26 +124,26 @@ class PruningRule:
     """
 
     kind: CutKind
-    value: float
+    cut_off: float
     minimum_channels: int = 1
     largest_share: float = 1.0
     multiple: int = 1
 
 
-def select_channels(zeros: Mapping[str, NDArray[np.float64]], *, rule: PruningRule) -> KeptChannels:
+def select_channels(zero_shares: Mapping[str, NDArray[np.float64]], *, rule: PruningRule) -> KeptChannels:
     """Return the channels to keep: the channels with the lowest average percentage of zeros (APoZ).
 
-    `zeros` has the APoZ of each channel, by channel set. `rule` decides how many channels are kept. Of channels with
+    `zero_shares` has the APoZ of each channel, by channel set. `rule` decides how many channels are kept. Of channels with
     equal APoZ, the first are kept. The indices are in ascending order.
     """
     return {
         channel: lowest_scoring_channels(shares, count=_rounded(_wanted(shares, rule), shares, rule))
-        for channel, shares in zeros.items()
+        for channel, shares in zero_shares.items()
     }
 
 
 def _wanted(shares: NDArray[np.float64], rule: PruningRule) -> int:
-    limit = rule.value if rule.kind == "level" else float(shares.mean() + rule.value * shares.std())
+    limit = rule.cut_off if rule.kind == "level" else float(shares.mean() + rule.cut_off * shares.std())
     # Averaging changes the last bits of equal shares. So a channel at the limit is kept.
     return int((shares <= limit + 1e-9).sum())
 
@@ -178,7 +180,7 @@ def select_in_one_shot(
     """
     generator = np.random.default_rng(seed)
     keep = KeptChannels()
-    for channel, sizes in weight_sizes(specification, weights).items():
+    for channel, sizes in relative_weight_magnitudes(specification, weights).items():
         count = min(len(sizes), max(1, math.ceil(len(sizes) * share)))
         keep[channel] = lowest_scoring_channels(
             -sizes if kind == "magnitude" else generator.random(len(sizes)), count=count

@@ -23,7 +23,7 @@ from fieldray_adapt.files import digest, to_builtins
 from fieldray_adapt.networks.specification import Specification, Weights, channel_set_by_layer, keep_channels
 from fieldray_adapt.prune.iterations import Iteration, PruningRunFolder
 from fieldray_adapt.prune.loop import prune, smallest_adequate_iteration
-from fieldray_adapt.prune.selection import ChannelScores, KeptChannels, zero_shares
+from fieldray_adapt.prune.selection import ChannelScores, KeptChannels, measure_zero_shares
 from fieldray_adapt.run import Progress, Run, Step, StepFacts
 from fieldray_adapt.training.classifier import Samples, TrainingOptions, predict_logits, train_groups
 from fieldray_adapt.training.engine_choice import open_engine
@@ -127,7 +127,9 @@ class ArrayPruningTask:
         The shares are measured on the first `calibration` training images. The images are in random order.
         """
         images = self.training.images[: self.calibration]
-        return zero_shares(specification, weights, batches=[images[at : at + 100] for at in range(0, len(images), 100)])
+        return measure_zero_shares(
+            specification, weights, batches=[images[at : at + 100] for at in range(0, len(images), 100)]
+        )
 
     def cut(
         self, specification: Specification, weights: Weights, *, keep: KeptChannels
@@ -221,7 +223,7 @@ class ImagePruningTask:
         chosen = np.sort(generator.permutation(len(self.training))[: self.calibration])
         parts = (chosen[at : at + _BATCH] for at in range(0, len(chosen), _BATCH))
         batches = (self.training.images[part].astype(np.float32) / np.float32(255) for part in parts)
-        return zero_shares(specification, weights, batches=batches)
+        return measure_zero_shares(specification, weights, batches=batches)
 
     def cut(
         self, specification: Specification, weights: Weights, *, keep: KeptChannels
