@@ -96,7 +96,7 @@ def _case(
     roles: dict[str, Any] = {}
     if int8_file is None:
         integer = quantise(network, weights, representative=golden.inputs)
-        int8_file, roles = integer.data, dict(integer.outputs)
+        int8_file, roles = integer.data, dict(integer.output_indices)
     else:
         roles[role] = getattr(model.manifest.outputs, role)
     others = tuple(known for known in OUTPUT_ROLES if known in network.outputs and known != role)
@@ -106,7 +106,7 @@ def _case(
         weights=weights,
         outputs=(role, *others),
         float_file=whole.data,
-        float_output=whole.outputs[role],
+        float_output=whole.output_indices[role],
         int8_file=int8_file,
         int8_output=roles[role],
         images=golden.inputs,

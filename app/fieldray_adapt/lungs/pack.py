@@ -72,7 +72,7 @@ def pack_step(run: Run) -> StepFacts:
         recipe,
         LungFieldsManifest,
         {"litert": file.data, "card": card.encode(), **golden_files(golden)},
-        outputs=LungOutputs(mask=file.outputs["mask"], checks=file.outputs["scores"]),
+        outputs=LungOutputs(mask=file.output_indices["mask"], checks=file.output_indices["scores"]),
         golden=GoldenTolerance(tolerance=golden.tolerance),
         checks=tuple(LungCheck(name=name, threshold=round(thresholds[name], 4)) for name in LUNG_CHECKS),
         mask_threshold=recipe.evaluation.mask_threshold,

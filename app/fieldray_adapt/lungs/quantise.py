@@ -71,7 +71,7 @@ def run_tflite_file(
     are in 0..1.
     """
     spec = InputSpec(height=images.shape[1], width=images.shape[2])
-    roles = OutputRoles(scores=file.outputs["scores"], mask=file.outputs["mask"])
+    roles = OutputRoles(scores=file.output_indices["scores"], mask=file.output_indices["mask"])
     wanted = NetworkSpec(input=spec, outputs=roles, label_count=len(LUNG_CHECKS))
     network = Network(file.data, wanted, runtime=load_runtime(), threads=1)
     found = [network.run(image[..., None]) for image in images]

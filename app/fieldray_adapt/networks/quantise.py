@@ -278,7 +278,7 @@ def _mean_shift(
     return np.asarray(np.einsum("hwio,i->o", error, means), np.float32)
 
 
-PENALTY_SHARE: Final = 0.3
+HEAD_PENALTY_SHARE: Final = 0.3
 """The ridge penalty of `refit_head` is this number times the number of images."""
 _KERNEL: Final = "class_maps/kernel"
 _BIAS: Final = "class_maps/bias"
@@ -299,7 +299,7 @@ def refit_head(
     kernel = weights[_KERNEL].reshape(-1, weights[_KERNEL].shape[-1]).astype(np.float64)
     features = int8_outputs.features.astype(np.float64)
     missing = float_outputs.class_maps.mean(axis=(2, 3), dtype=np.float64) - features @ kernel
-    fitted = Ridge(alpha=PENALTY_SHARE * len(features), solver="cholesky").fit(features, missing)
+    fitted = Ridge(alpha=HEAD_PENALTY_SHARE * len(features), solver="cholesky").fit(features, missing)
     change, bias = fitted.coef_.reshape(-1, len(features[0])).T, np.atleast_1d(fitted.intercept_)
     refitted = Weights({name: np.array(array) for name, array in weights.items()})
     refitted[_KERNEL] = (kernel + change).reshape(weights[_KERNEL].shape).astype(np.float32)
@@ -316,7 +316,7 @@ class ConvertedNetwork:
     """A network as a TensorFlow Lite file, and the index of the file's output for each role, such as "scores"."""
 
     data: bytes
-    outputs: Mapping[str, int]
+    output_indices: Mapping[str, int]
 
     def output_roles(self, specification: Specification) -> OutputRoles:
         """Return the index of each output of the file by role, and the activation of the scores, for a pack's manifest.
@@ -326,7 +326,7 @@ class ConvertedNetwork:
         activation = specification.layer(specification.outputs["scores"]).activation
         if activation not in ("sigmoid", "softmax"):
             raise ValueError(f"the scores need a sigmoid or softmax, not {activation}")
-        return OutputRoles(activation=activation, **self.outputs)
+        return OutputRoles(activation=activation, **self.output_indices)
 
 
 def quantise(

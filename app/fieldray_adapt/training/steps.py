@@ -388,7 +388,7 @@ def write_converted_files(run: Run, files: Mapping[str, ConvertedNetwork]) -> St
     """Write the files int8.tflite and float.tflite, and the roles of their outputs. Returns the sizes in bytes."""
     for name, file in files.items():
         write_atomically(run.step_folder("quantise") / f"{name}.tflite", file.data)
-    run.write_step_json("quantise", "outputs.json", {name: file.outputs for name, file in files.items()})
+    run.write_step_json("quantise", "outputs.json", {name: file.output_indices for name, file in files.items()})
     return {f"{name}_bytes": len(file.data) for name, file in files.items()}
 
 
