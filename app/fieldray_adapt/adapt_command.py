@@ -30,7 +30,7 @@ from fieldray_cluster.commands.training import (
     make_trainer,
 )
 
-LIBRARY_LOG: Final = "tensorflow.log"
+LIBRARY_LOG_FILE_NAME: Final = "tensorflow.log"
 _LARGEST_BYTES: Final = 1_000_000
 STEP_SUMMARIES: Final = {
     "run": "run all unfinished steps",
@@ -96,7 +96,10 @@ def _log() -> BinaryIO:
 
     A log that is larger than 1 MB is emptied first. Returns the null device if the log cannot be opened.
     """
-    path, append = data_folder() / LIBRARY_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
+    path, append = (
+        data_folder() / LIBRARY_LOG_FILE_NAME,
+        os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0),
+    )
     try:
         is_large = path.exists() and path.stat().st_size > _LARGEST_BYTES
         return os.fdopen(os.open(path, append | (os.O_TRUNC if is_large else 0), PRIVATE_FILE_MODE), "ab")
