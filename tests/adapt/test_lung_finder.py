@@ -93,15 +93,19 @@ def test_cropped_images_keep_their_lung_masks(tmp_path: Path) -> None:
         return read_images(rows, wanted, cache=tmp_path / "images.npz", progress=lambda *_: None, lung_pack=pack)
 
     cropped, plain = read(spec, finder), read(whole, None)
-    assert plain.lungs is None and cropped.lungs is not None and cropped.lungs.shape == (4, 64, 64)
+    assert (
+        plain.lung_share_grids is None
+        and cropped.lung_share_grids is not None
+        and cropped.lung_share_grids.shape == (4, 64, 64)
+    )
     # all rows from the top to the bottom of the lungs; much more of the picture is dark
     assert (cropped.images < 100).mean() > 1.5 * (plain.images < 100).mean()
     dark = cropped.images[0, ::, ::, 0] < 100
-    share = cropped.lungs[0].reshape(32, 2, 32, 2).mean((1, 3)) / 255
+    share = cropped.lung_share_grids[0].reshape(32, 2, 32, 2).mean((1, 3)) / 255
     assert share[dark].mean() > 0.7
     # the lungs belong to the whole image, not to the crop; the second time they come from the cache
     found = read(whole, finder)
-    assert found.lungs is not None
+    assert found.lung_share_grids is not None
     assert np.array_equal(read(whole, finder).images, plain.images)
 
 

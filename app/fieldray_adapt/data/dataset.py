@@ -255,7 +255,7 @@ class Dataset:
             targets=self.targets[indices],
             sources=tuple(row.source for row in rows),
             patients=tuple(row.person_id for row in rows),
-            lungs=None if self.image_set.lungs is None else self.image_set.lungs[indices],
+            lungs=None if self.image_set.lung_share_grids is None else self.image_set.lung_share_grids[indices],
         )
 
 

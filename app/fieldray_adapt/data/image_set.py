@@ -84,7 +84,7 @@ def lung_share_grid(lungs: LungFields, pixel_map: CoordinateMap, *, input_size: 
     return np.asarray(shares, np.uint8)
 
 
-DIGESTS_NAME: Final = "digests.json"
+DIGESTS_FILE_NAME: Final = "digests.json"
 """The name of the file that stores the SHA-256 of each image file."""
 
 
@@ -99,7 +99,7 @@ def read_rows(sources: Iterable[Source], *, folder: Path) -> list[Row]:
 
     Raises StorageProblem, and the exceptions of `layouts.read_source`.
     """
-    rows, path = [row for source in sources for row in read_source(source)], folder / DIGESTS_NAME
+    rows, path = [row for source in sources for row in read_source(source)], folder / DIGESTS_FILE_NAME
     before: dict[str, list[Any]] = {}
     if path.is_file():
         with raise_if_damaged(path):
@@ -154,7 +154,7 @@ class ImageSet:
     rows: tuple[Row, ...]
     images: NDArray[np.uint8]
     left_out_reasons: tuple[tuple[str, str], ...]
-    lungs: NDArray[np.uint8] | None = None
+    lung_share_grids: NDArray[np.uint8] | None = None
 
 
 def read_images(
@@ -204,7 +204,7 @@ def read_images(
         rows=tuple(rows[index] for index in kept),
         images=images[kept] if len(kept) < len(rows) else images,
         left_out_reasons=tuple((rows[int(index)].origin, sentence) for index, sentence in problems.items()),
-        lungs=lungs[kept] if lung_pack else None,
+        lung_share_grids=lungs[kept] if lung_pack else None,
     )
 
 
