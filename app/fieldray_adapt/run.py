@@ -42,8 +42,8 @@ T = TypeVar("T")
 StepFacts = Mapping[str, object]
 """Results that a step reports to the user, by name. The values are JSON values and are stored in status.json."""
 
-LOCK_NAME: Final = "run.lock"
-HISTORY_NAME: Final = "history.json"
+LOCK_FILE_NAME: Final = "run.lock"
+HISTORY_FILE_NAME: Final = "history.json"
 """The name of the file with the figures of each epoch, in the folder of a training."""
 
 
@@ -56,7 +56,7 @@ def lock_run_folder(folder: Path) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / LOCK_NAME, holder=_holder())
+        lock = FileLock(folder / LOCK_FILE_NAME, holder=_holder())
     except LockHeldError as held:
         raise UsageProblem(reason("run_in_use", path=folder, holder=held.holder)) from held
     except OSError as problem:
@@ -77,7 +77,7 @@ def _holder() -> str:
     return f"process {os.getpid()} of {user} on {platform.node() or '?'}, since {since}"
 
 
-STATUS_NAME: Final = "status.json"
+STATUS_FILE_NAME: Final = "status.json"
 RECIPE_TEXT_NAME: Final = "recipe.toml"
 
 Progress = Callable[[str, int, int], None]
@@ -100,7 +100,7 @@ class Trainer(Protocol):
         """Return facts about how the training is done, such as the number of workers, for status.json."""
 
 
-SPLIT_NAME: Final = "split.csv"
+SPLIT_FILE_NAME: Final = "split.csv"
 """The name of the file with the part (such as "training") of each image, in the folder of the data step."""
 
 
@@ -136,7 +136,7 @@ class Step:
     recipe_keys: tuple[str, ...]
     outside_inputs_digest: Callable[[Run], str] = field(default=_nothing)
     outputs: tuple[str, ...] = ()
-    is_valid: Callable[[StepFacts], bool] = field(default=_report_exists)
+    are_outside_files_intact: Callable[[StepFacts], bool] = field(default=_report_exists)
 
 
 class StepRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -192,11 +192,11 @@ def append_epoch(folder: Path, row: EpochFigures) -> None:
     Existing rows for this epoch and for later epochs, which an earlier training wrote, are removed.
     """
     try:
-        before = parse_json((folder / HISTORY_NAME).read_bytes(), list[EpochFigures])
+        before = parse_json((folder / HISTORY_FILE_NAME).read_bytes(), list[EpochFigures])
     except (OSError, ValueError):
         before = []
     kept = [known for known in before if known.epoch < row.epoch]
-    write_atomically(folder / HISTORY_NAME, json_bytes([*kept, row]))
+    write_atomically(folder / HISTORY_FILE_NAME, json_bytes([*kept, row]))
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -256,7 +256,7 @@ class Run:
     @property
     def step_statuses(self) -> dict[str, StepStatus]:
         """The status of each step that was begun, by name. Raises StorageProblem (run_file_damaged)."""
-        path = self.recipe.run / STATUS_NAME
+        path = self.recipe.run / STATUS_FILE_NAME
         if not path.is_file():
             return {}
         with raise_if_damaged(path):
@@ -293,13 +293,13 @@ class Run:
         if not (entry := self.step_statuses.get(step.name)):
             return False
         is_there = all((self.step_folder(step.name) / name).exists() for name in step.outputs)
-        if not (is_there and entry.is_done and entry.record.key == key and step.is_valid(entry.facts)):
+        if not (is_there and entry.is_done and entry.record.key == key and step.are_outside_files_intact(entry.facts)):
             return False
         for name, left in (entry.record.left or {}).items():
             path = self.step_folder(step.name) / name
             if file_sha256(path) != left:
-                code = "run_split_changed" if name == SPLIT_NAME else "run_file_changed"
-                raise UsageProblem(reason(code, path=path, **({} if name == SPLIT_NAME else {"step": step.name})))
+                code = "run_split_changed" if name == SPLIT_FILE_NAME else "run_file_changed"
+                raise UsageProblem(reason(code, path=path, **({} if name == SPLIT_FILE_NAME else {"step": step.name})))
         return True
 
     def _perform(self, step: Step, key: str) -> None:
@@ -324,4 +324,4 @@ class Run:
 
     def _note(self, step: Step, entry: StepFacts) -> None:
         known = {name: status.facts for name, status in self.step_statuses.items()}
-        write_atomically(self.recipe.run / STATUS_NAME, json_bytes({**known, step.name: entry}))
+        write_atomically(self.recipe.run / STATUS_FILE_NAME, json_bytes({**known, step.name: entry}))

@@ -24,7 +24,7 @@ from fieldray_adapt.files import digest
 from fieldray_adapt.networks.specification import Weights, save_weights
 from fieldray_adapt.prune.tasks import prune_by_recipe
 from fieldray_adapt.recipe_actions import CLASSIFIER_STEPS
-from fieldray_adapt.run import SPLIT_NAME, Run, Step
+from fieldray_adapt.run import SPLIT_FILE_NAME, Run, Step
 from fieldray_adapt.training.classifier import Samples
 from fieldray_adapt.training.steps import recipe_specification, train_recipe
 from tiny_recipe import RECIPE, draw, read_recipe
@@ -168,7 +168,7 @@ def test_another_split_table_repeats_the_data_step(tmp_path: Path) -> None:
 
 
 def _parts(run: Path, *, by: str = "patient") -> dict[str, str]:
-    with (run / "data" / SPLIT_NAME).open(encoding="utf-8", newline="") as lines:
+    with (run / "data" / SPLIT_FILE_NAME).open(encoding="utf-8", newline="") as lines:
         return {row[by]: row["part"] for row in csv.DictReader(lines)}
 
 
@@ -183,7 +183,7 @@ def test_data_that_change_between_two_steps_stop_the_run(tmp_path: Path, change:
 
 def test_a_split_changed_by_hand_is_refused(tmp_path: Path) -> None:
     run = _with_data(_project(tmp_path))
-    split = tmp_path / "run" / "data" / SPLIT_NAME
+    split = tmp_path / "run" / "data" / SPLIT_FILE_NAME
     split.write_text(split.read_text(encoding="utf-8").replace(",test\n", ",training\n", 1), encoding="utf-8")
     with pytest.raises(UsageProblem, match=r"split\.csv no longer matches"):
         load_dataset(run)

@@ -24,10 +24,10 @@ from fieldray_adapt.files import remove_on_failure, to_builtins
 from fieldray_adapt.networks.specification import load_weights
 from fieldray_adapt.pack.writing import is_pack_unchanged, written_pack_facts
 from fieldray_adapt.run import (
-    HISTORY_NAME,
-    LOCK_NAME,
-    SPLIT_NAME,
-    STATUS_NAME,
+    HISTORY_FILE_NAME,
+    LOCK_FILE_NAME,
+    SPLIT_FILE_NAME,
+    STATUS_FILE_NAME,
     Run,
     Step,
     append_epoch,
@@ -105,7 +105,7 @@ def test_a_deleted_pack_is_made_again(tmp_path: Path, happens: Callable[[Path], 
         made.append(make_pack(tmp_path / "packs"))
         return to_builtins(written_pack_facts(made[-1]))
 
-    step = Step(name="pack", perform=packs, recipe_keys=("pack",), is_valid=is_pack_unchanged)
+    step = Step(name="pack", perform=packs, recipe_keys=("pack",), are_outside_files_intact=is_pack_unchanged)
     for change in (None, None, happens):
         if change:
             change(made[-1])
@@ -126,7 +126,9 @@ def _reason(act: Callable[[], object]) -> Reason:
     return caught.value.reason
 
 
-@pytest.mark.parametrize(("name", "code"), [("result.json", "run_file_changed"), (SPLIT_NAME, "run_split_changed")])
+@pytest.mark.parametrize(
+    ("name", "code"), [("result.json", "run_file_changed"), (SPLIT_FILE_NAME, "run_split_changed")]
+)
 def test_a_file_that_was_changed_after_its_step_is_named(tmp_path: Path, name: str, code: str) -> None:
     def perform(run: Run) -> Mapping[str, Any]:
         run.write_step_json("first", name, [1])
@@ -148,7 +150,7 @@ def test_a_file_that_was_changed_after_its_step_is_named(tmp_path: Path, name: s
 def test_a_damaged_status_is_named_and_may_be_deleted(tmp_path: Path, content: bytes) -> None:
     run = _run(tmp_path)
     run.execute((FIRST,), say=lambda _: None)
-    path = run.recipe.run / STATUS_NAME
+    path = run.recipe.run / STATUS_FILE_NAME
     path.write_bytes(content)
     why = _reason(lambda: run.execute((FIRST,), say=lambda _: None))
     assert why.code == "run_file_damaged" and str(path) in why.text
@@ -187,7 +189,7 @@ def test_a_damaged_specification_and_damaged_digests_are_named(tmp_path: Path) -
 
 def test_the_history_of_a_training_grows_with_its_epochs(tmp_path: Path) -> None:
     def known() -> list[float]:
-        return [row["loss"] for row in json.loads((tmp_path / HISTORY_NAME).read_text())]
+        return [row["loss"] for row in json.loads((tmp_path / HISTORY_FILE_NAME).read_text())]
 
     def keep(epoch: int, loss: float) -> None:
         append_epoch(tmp_path, EpochFigures(epoch=epoch, epochs=2, loss=loss))
@@ -199,7 +201,7 @@ def test_the_history_of_a_training_grows_with_its_epochs(tmp_path: Path) -> None
     assert known() == [3.0, 2.5]
     keep(1, 4.0)  # a different training
     assert known() == [4.0]
-    (tmp_path / HISTORY_NAME).write_text("[")
+    (tmp_path / HISTORY_FILE_NAME).write_text("[")
     keep(1, 5.0)
     assert known() == [5.0]
 
@@ -230,9 +232,9 @@ def test_a_second_run_is_told_who_holds_the_folder_until_that_one_dies(tmp_path:
         holder.kill()
         holder.wait(timeout=20)
         # The lock file still names the dead process, but it is no longer locked.
-        assert str(holder.pid) in (folder / LOCK_NAME).read_text()
+        assert str(holder.pid) in (folder / LOCK_FILE_NAME).read_text()
         with lock_run_folder(folder):
-            assert f"process {os.getpid()} of " in (folder / LOCK_NAME).read_text()
+            assert f"process {os.getpid()} of " in (folder / LOCK_FILE_NAME).read_text()
 
 
 def test_the_folder_is_free_again_after_a_failure(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ from fieldray_adapt.files import digest, file_sha256, to_builtins, write_atomica
 from fieldray_adapt.recipes.classifier import NO_WEIGHTS, ClassifierRecipe
 from fieldray_adapt.recipes.shared import LabelRule, Source
 from fieldray_adapt.recipes.tables import Location, Problem
-from fieldray_adapt.run import SPLIT_NAME, Run, Step, StepFacts
+from fieldray_adapt.run import SPLIT_FILE_NAME, Run, Step, StepFacts
 from fieldray_adapt.training.classifier import Samples
 from fieldray_adapt.training.engine_interface import averaging_matrix
 
@@ -277,8 +277,8 @@ def data_step(run: Run) -> StepFacts:
     targets = label_targets(image_set.rows, recipe.labels)
     parts = leave_out_unlabelled_images(parts, targets)
     require_all_classes(parts, targets, recipe.labels)
-    write_atomically(run.step_folder("data") / SPLIT_NAME, _split_file(image_set.rows, parts))
-    split = _read_split(run.step_folder("data") / SPLIT_NAME)
+    write_atomically(run.step_folder("data") / SPLIT_FILE_NAME, _split_file(image_set.rows, parts))
+    split = _read_split(run.step_folder("data") / SPLIT_FILE_NAME)
     known, digests = count_split_table_patients(rows, recipe.split), _digests(rows, split)
     people = [row.person_id for row in image_set.rows]
     facts = DataFigures(
@@ -344,9 +344,9 @@ def load_dataset(run: Run) -> Dataset:
         facts = run.read_step_json("data", "facts.json", DataFigures)
     except OSError as problem:
         raise UsageProblem(reason("step_missing", step="data")) from problem
-    rows, split = _rows(run), _read_split(folder / SPLIT_NAME)
+    rows, split = _rows(run), _read_split(folder / SPLIT_FILE_NAME)
     if _digests(rows, split) != DataDigests(data_sha256=facts.data_sha256, split_sha256=facts.split_sha256):
-        raise UsageProblem(reason("data_changed", path=folder / SPLIT_NAME))
+        raise UsageProblem(reason("data_changed", path=folder / SPLIT_FILE_NAME))
     image_set, parts = read_network_inputs(run, rows), [line["part"] for line in split]
     targets = label_targets(image_set.rows, run.recipe.labels)
     return Dataset(image_set=image_set, targets=targets, parts=tuple(parts), facts=facts)
@@ -409,7 +409,7 @@ DATA_STEP: Final = Step(
     perform=data_step,
     recipe_keys=("input", "labels", "data", "split", "lungs"),
     outside_inputs_digest=_outside,
-    outputs=(SPLIT_NAME, "facts.json"),
+    outputs=(SPLIT_FILE_NAME, "facts.json"),
 )
 
 

@@ -23,7 +23,7 @@ from fieldray_adapt.lungs.panels import draw_overlay, png_bytes
 from fieldray_adapt.lungs.quantise import run_tflite_file
 from fieldray_adapt.lungs.recipe import LungRecipe, lung_recipe_of
 from fieldray_adapt.reports.page import Code, Figure, Paragraph, ReportPart, Section, Table, facts_table, write_run_page
-from fieldray_adapt.run import HISTORY_NAME, Run, Step, StepFacts
+from fieldray_adapt.run import HISTORY_FILE_NAME, Run, Step, StepFacts
 from fieldray_adapt.training.loop import EpochFigures
 from fieldray_adapt.training.steps import read_converted_file
 
@@ -47,7 +47,7 @@ def fit_row(name: str, fits: SourceFits) -> list[str]:
 def report_step(run: Run) -> StepFacts:
     """Write report.html: training figures, fit of the masks, and pictures of the best, median and worst masks."""
     metrics = run.read_step_json("evaluate", "metrics.json", LungFigures)
-    history, recipe = run.read_step_json("train", HISTORY_NAME, list[EpochFigures]), lung_recipe_of(run)
+    history, recipe = run.read_step_json("train", HISTORY_FILE_NAME, list[EpochFigures]), lung_recipe_of(run)
     curves = [[str(row.epoch), str(row.side), f"{row.loss:.4f}", *_dice_cells(row)] for row in history]
     masks = [
         Table(rows=[fit_row(*item) for item in found.items()], head=FIT_COLUMNS, caption=name)

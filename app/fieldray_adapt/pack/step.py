@@ -157,5 +157,5 @@ PACK_STEP: Final = Step(
     outside_inputs_digest=lambda run: digest(
         file_sha256(run.recipe.publication_folder / CROSS_VALIDATION_NAME), run.recipe.pack.credits_text
     ),
-    is_valid=is_pack_unchanged,
+    are_outside_files_intact=is_pack_unchanged,
 )

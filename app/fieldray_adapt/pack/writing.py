@@ -171,5 +171,5 @@ def make_pack_step(perform: Callable[[Run], StepFacts]) -> Step:
         perform=perform,
         recipe_keys=("pack", "packs_folder", "signing_key"),
         outside_inputs_digest=lambda run: digest(run.recipe.pack.credits_text),
-        is_valid=is_pack_unchanged,
+        are_outside_files_intact=is_pack_unchanged,
     )
