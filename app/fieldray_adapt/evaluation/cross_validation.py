@@ -46,7 +46,7 @@ from fieldray_adapt.training.steps import (
     training_start_digest,
 )
 
-CROSS_VALIDATION_NAME: Final = "cross.json"
+CROSS_VALIDATION_FILE_NAME: Final = "cross.json"
 TRAINED_STAGE: Final = "trained"
 PRUNED_STAGE: Final = "pruned"
 INT8_STAGE: Final = "int8"
@@ -65,7 +65,7 @@ def cross_validation_step(run: Run) -> StepFacts:
     if not folds:
         return {}
     require_publishable(
-        run.recipe.publication_folder / CROSS_VALIDATION_NAME, run.recipe.publication_folder / "cross.html"
+        run.recipe.publication_folder / CROSS_VALIDATION_FILE_NAME, run.recipe.publication_folder / "cross.html"
     )
     data, scores = load_dataset(run), dict[str, Scores]()
     for fold in folds:
@@ -91,7 +91,7 @@ def _publish(run: Run, data: Dataset, scores: Mapping[str, Scores], results: dic
         trained=training_description(run.recipe),
         made=conversion_description(run.recipe),
     )
-    write_published(folder / CROSS_VALIDATION_NAME, json_bytes(whole) + b"\n")
+    write_published(folder / CROSS_VALIDATION_FILE_NAME, json_bytes(whole) + b"\n")
     parts = {label.code: _evaluated(run, data, scores[INT8_STAGE], label) for label in run.recipe.pack_labels}
     scored = {code: (part.scores, part.truth) for code, part in parts.items()}
     write_cross_validation(folder / "cross.html", whole, scored=scored)

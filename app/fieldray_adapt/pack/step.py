@@ -20,7 +20,7 @@ from fieldray.packs.verified import write_pack
 from fieldray.reasons import reason
 from fieldray.translation import Translator, languages
 from fieldray.typed_json import parse_json
-from fieldray_adapt.evaluation.cross_validation import CROSS_VALIDATION_NAME
+from fieldray_adapt.evaluation.cross_validation import CROSS_VALIDATION_FILE_NAME
 from fieldray_adapt.evaluation.evaluate import CARD_COUNTING_RULE
 from fieldray_adapt.evaluation.figures import (
     ClassifierFigures,
@@ -100,7 +100,7 @@ def published_cross_validation(run: Run) -> Mapping[str, CrossValidationFigures]
     None without a cross-validation, or if the folder's cross-validation has other settings or other data than the run.
     Raises StorageProblem (run_file_damaged).
     """
-    path = run.recipe.publication_folder / CROSS_VALIDATION_NAME
+    path = run.recipe.publication_folder / CROSS_VALIDATION_FILE_NAME
     try:
         data_sha256 = run.read_step_json("data", "facts.json", DataFigures).data_sha256
         with raise_if_damaged(path):
@@ -155,7 +155,7 @@ PACK_STEP: Final = Step(
     perform=pack_step,
     recipe_keys=("pack", "packs_folder", "results", "signing_key"),
     outside_inputs_digest=lambda run: digest(
-        file_sha256(run.recipe.publication_folder / CROSS_VALIDATION_NAME), run.recipe.pack.credits_text
+        file_sha256(run.recipe.publication_folder / CROSS_VALIDATION_FILE_NAME), run.recipe.pack.credits_text
     ),
     are_outside_files_intact=is_pack_unchanged,
 )
