@@ -31,7 +31,10 @@ REFERENCE: Final = ROOT.parent / "docs" / "recipe-reference.md"
 
 def reference_text() -> str:
     """Return the text of docs/recipe-reference.md: all tables and keys of each kind of recipe."""
-    kinds: dict[str, type[Any]] = {**{name: kind.schema for name, kind in RECIPE_KINDS.items()}, "workflow": Workflow}
+    kinds: dict[str, type[Any]] = {
+        **{name: kind.recipe_class for name, kind in RECIPE_KINDS.items()},
+        "workflow": Workflow,
+    }
     environment = Environment(
         loader=FileSystemLoader(ROOT / "templates"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         autoescape=False, keep_trailing_newline=True,

@@ -91,7 +91,7 @@ class RecipeKind:
         A function that returns the steps to run for each name that the user can enter, such as "train". The name "run"
         stands for all steps.
     check_run
-        A function that returns only the problems that stop a run. None if every problem of `check` stops a run.
+        A function that returns only the problems that stop a run. None if every problem of `find_problems` stops a run.
     perform
         A function that runs a recipe without steps. Its arguments are the recipe, the name of the step, `say` and
         `progress`.
@@ -101,11 +101,11 @@ class RecipeKind:
         Whether several processes can train the network together.
     """
 
-    schema: type[Any]
-    check: Callable[[Any], list[Problem]]
-    steps: Callable[[Any], Mapping[str, tuple[Step, ...]]] = lambda _: {}
-    check_run: Callable[[Any], list[Problem]] | None = None
-    perform: Callable[[Any, str, LineHandler, Progress], None] | None = None
+    recipe_class: type[Any]
+    find_problems: Callable[[Any], list[Problem]]
+    steps_by_name: Callable[[Any], Mapping[str, tuple[Step, ...]]] = lambda _: {}
+    find_run_problems: Callable[[Any], list[Problem]] | None = None
+    run_without_steps: Callable[[Any, str, LineHandler, Progress], None] | None = None
     has_credits: bool = True
     can_divide_training: bool = False
 
@@ -137,10 +137,10 @@ def run_recipe(step: str, path: Path, *, say: LineHandler, progress: Progress, t
     Raises UsageProblem if the recipe or the data have an error, if the training diverges, or if `trainer` cannot train
     this kind of recipe. Raises PackProblem, StorageProblem.
     """
-    perform_step(step, RecipeDocument.read(path), say=say, progress=progress, trainer=trainer)
+    run_recipe_document(step, RecipeDocument.read(path), say=say, progress=progress, trainer=trainer)
 
 
-def perform_step(
+def run_recipe_document(
     step: str, document: RecipeDocument, *, say: LineHandler, progress: Progress, trainer: Trainer | None = None
 ) -> None:
     """Run the steps of a recipe that is already read, and perhaps changed in memory. Parameters as in `run_recipe`.
@@ -149,27 +149,27 @@ def perform_step(
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's information messages
     kind = recipe_kind_of(document)
-    recipe = with_absolute_paths(document.parse_as(kind.schema), document.path)
+    recipe = with_absolute_paths(document.parse_as(kind.recipe_class), document.path)
     if trainer and not kind.can_divide_training:
         raise UsageProblem(reason("training_not_divided", kind=recipe.kind))
     _require_copies(document)
-    steps = kind.steps(recipe)
+    steps = kind.steps_by_name(recipe)
     if steps and step not in steps:
         raise UsageProblem(reason("step_missing", step=steps["run"][-1].name))
-    if kind.perform:
-        kind.perform(recipe, step, say, progress)
+    if kind.run_without_steps:
+        kind.run_without_steps(recipe, step, say, progress)
         return
     with lock_run_folder(recipe.run):
         wanted = steps[step]
-        if wanted[0].name == DATA_STEP.name and (problems := (kind.check_run or kind.check)(recipe)):
+        if wanted[0].name == DATA_STEP.name and (problems := (kind.find_run_problems or kind.find_problems)(recipe)):
             raise RecipeProblems(document.path, document.problem_lines(problems))
         run = Run(recipe=recipe, recipe_text=document.text, progress=progress, trainer=trainer)
         _execute(run, wanted, say)
 
 
-def object_copy_folders(document: RecipeDocument) -> dict[str, Path]:
+def image_copy_folders(document: RecipeDocument) -> dict[str, Path]:
     """Return the folder for local copies of the images of each source on a server, by the address of the source."""
-    recipe = document.parse_as(recipe_kind_of(document).schema)
+    recipe = document.parse_as(recipe_kind_of(document).recipe_class)
     run = with_absolute_paths(recipe, document.path).run
     addresses = (address for source in getattr(recipe, "all_sources", ()) for address in source.addresses)
     return {address: object_copy_path(address, run_folder=run) for address in addresses}
@@ -177,7 +177,7 @@ def object_copy_folders(document: RecipeDocument) -> dict[str, Path]:
 
 def _require_copies(document: RecipeDocument) -> None:
     """Raise UsageProblem (objects_not_copied) if the images of a source on a server are not all copied."""
-    for address, folder in object_copy_folders(document).items():
+    for address, folder in image_copy_folders(document).items():
         if not folder.with_name(f"{folder.name}.json").is_file():  # the list of a complete copy
             raise UsageProblem(reason("objects_not_copied", address=address, path=document.path))
 
@@ -189,9 +189,9 @@ def check_recipe(path: Path) -> list[str]:
     """
     document = RecipeDocument.read(path)
     kind = recipe_kind_of(document)
-    recipe = with_absolute_paths(document.parse_as(kind.schema), path)
+    recipe = with_absolute_paths(document.parse_as(kind.recipe_class), path)
     _require_copies(document)
-    if problems := kind.check(recipe):
+    if problems := kind.find_problems(recipe):
         raise RecipeProblems(path, document.problem_lines(problems))
     return describe_left_out(recipe.run)
 
@@ -202,7 +202,7 @@ def write_new_recipe(kind_name: str, path: Path) -> list[Path]:
     Raises UsageProblem (recipe_kind, recipe_exists), StorageProblem.
     """
     kind = _known(kind_name)
-    files = {path: recipe_template(kind.schema)}
+    files = {path: recipe_template(kind.recipe_class)}
     if kind.has_credits:
         files[path.with_name(f"{path.stem}.credits.md")] = _CREDITS
     for file in files:
@@ -369,13 +369,19 @@ def _shown(value: object) -> str:
 
 RECIPE_KINDS: Final[dict[str, RecipeKind]] = {
     "classifier": RecipeKind(
-        schema=ClassifierRecipe,
-        check=_check_classifier,
-        check_run=lambda recipe: find_data_problems(recipe, every_image=False),
-        steps=lambda _: _by_name(CLASSIFIER_STEPS, profile=(PROFILE_STEP,), cross=(DATA_STEP, CROSS_VALIDATION_STEP)),
+        recipe_class=ClassifierRecipe,
+        find_problems=_check_classifier,
+        find_run_problems=lambda recipe: find_data_problems(recipe, every_image=False),
+        steps_by_name=lambda _: _by_name(
+            CLASSIFIER_STEPS, profile=(PROFILE_STEP,), cross=(DATA_STEP, CROSS_VALIDATION_STEP)
+        ),
         can_divide_training=True,
     ),
-    "lung-fields": RecipeKind(schema=LungRecipe, check=find_lung_problems, steps=_lung_steps, can_divide_training=True),
-    "pruning-study": RecipeKind(schema=StudyRecipe, check=_check_study, perform=_perform_study, has_credits=False),
+    "lung-fields": RecipeKind(
+        recipe_class=LungRecipe, find_problems=find_lung_problems, steps_by_name=_lung_steps, can_divide_training=True
+    ),
+    "pruning-study": RecipeKind(
+        recipe_class=StudyRecipe, find_problems=_check_study, run_without_steps=_perform_study, has_credits=False
+    ),
 }
 """Each kind of recipe, by the value of a recipe's key `kind`. To add a kind, add an entry."""

@@ -85,14 +85,14 @@ def test_a_first_recipe_for_a_folder_of_two_classes_fits_on_a_screen(tmp_path: P
 
 @pytest.mark.parametrize("kind", RECIPE_KINDS)
 def test_a_template_is_a_recipe_and_so_is_one_with_every_key_set(tmp_path: Path, kind: str) -> None:
-    text = recipe_template(RECIPE_KINDS[kind].schema)
+    text = recipe_template(RECIPE_KINDS[kind].recipe_class)
     path = tmp_path / "recipe.toml"
     path.write_text(text, encoding="utf-8")
-    RecipeDocument.read(path).parse_as(RECIPE_KINDS[kind].schema)
+    RecipeDocument.read(path).parse_as(RECIPE_KINDS[kind].recipe_class)
     full = re.sub(r"^#(?=[a-z_]+ = |\[)", "", re.sub(r"(?m)^#?[a-z_]+ = \.\.\.\n", "", text), flags=re.MULTILINE)
     assert "\n#epochs" not in full and len(full) > 1000
     path.write_text(full, encoding="utf-8")
-    RecipeDocument.read(path).parse_as(RECIPE_KINDS[kind].schema)
+    RecipeDocument.read(path).parse_as(RECIPE_KINDS[kind].recipe_class)
     assert all(line.startswith("#") for line in text.splitlines() if "(" in line and ")" in line and "=" not in line)
 
 

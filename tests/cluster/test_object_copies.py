@@ -16,7 +16,7 @@ from fieldray.errors import UsageProblem
 from fieldray_adapt.data.image_set import read_rows, rows_digest
 from fieldray_adapt.lungs.masks import find_pairs
 from fieldray_adapt.lungs.recipe import LungRecipe, MaskSource
-from fieldray_adapt.recipe_actions import check_recipe, object_copy_folders
+from fieldray_adapt.recipe_actions import check_recipe, image_copy_folders
 from fieldray_adapt.recipes.classifier import ClassifierRecipe, with_absolute_paths
 from fieldray_adapt.recipes.tables import RecipeDocument
 from fieldray_adapt.run import lock_run_folder
@@ -119,10 +119,8 @@ def test_a_recipe_with_an_address_reads_the_images_of_a_folder(
         check_recipe(recipes["remote"])
     fieldray("adapt", "fetch", recipes["remote"]).ends_with(0).prints("s3://box/images: 6 objects, 6 of them new")
     documents = {name: RecipeDocument.read(path) for name, path in recipes.items()}
-    assert object_copy_folders(documents["here"]) == {}
-    assert object_copy_folders(documents["remote"]) == {
-        "s3://box/images": tmp_path / "remote/run/objects/s3/box/images"
-    }
+    assert image_copy_folders(documents["here"]) == {}
+    assert image_copy_folders(documents["remote"]) == {"s3://box/images": tmp_path / "remote/run/objects/s3/box/images"}
     digests = set()
     for name, document in documents.items():
         recipe = with_absolute_paths(document.parse_as(ClassifierRecipe), document.path)

@@ -140,16 +140,16 @@ def run_fetch(options: argparse.Namespace, console: Console) -> int:
     Raises UsageProblem, EnvironmentProblem, StorageProblem.
     """
     with importing_cluster_modules():
-        from fieldray_adapt.recipe_actions import object_copy_folders, recipe_kind_of
+        from fieldray_adapt.recipe_actions import image_copy_folders, recipe_kind_of
         from fieldray_adapt.recipes.classifier import with_absolute_paths
         from fieldray_adapt.recipes.tables import RecipeDocument
         from fieldray_adapt.run import lock_run_folder
         from fieldray_cluster.object_copies import copy_objects
         from fieldray_cluster.object_server import ObjectServer
     document = RecipeDocument.read(options.recipe)
-    recipe = with_absolute_paths(document.parse_as(recipe_kind_of(document).schema), document.path)
+    recipe = with_absolute_paths(document.parse_as(recipe_kind_of(document).recipe_class), document.path)
     with lock_run_folder(recipe.run):
-        for address, folder in object_copy_folders(document).items():
+        for address, folder in image_copy_folders(document).items():
             copied = copy_objects(
                 ObjectServer(address), folder, progress=lambda done, total: console.show_bar(f"objects {done}/{total}")
             )

@@ -35,7 +35,7 @@ from fieldray_adapt.lungs.networks import compact_unet
 from fieldray_adapt.lungs.recipe import LungRecipe
 from fieldray_adapt.lungs.train import StageSamples, draw_first_weights
 from fieldray_adapt.networks.specification import Layer, Specification, Weights
-from fieldray_adapt.recipe_actions import perform_step, recipe_kind_of
+from fieldray_adapt.recipe_actions import recipe_kind_of, run_recipe_document
 from fieldray_adapt.recipes.classifier import ClassifierRecipe, with_absolute_paths
 from fieldray_adapt.recipes.tables import RecipeDocument
 from fieldray_adapt.run import Run, StepFacts, lock_run_folder
@@ -426,10 +426,10 @@ def open_training_task(path: Path) -> Iterator[DividedTask]:
     If necessary, the recipe's data step is performed first. Raises UsageProblem.
     """
     document = RecipeDocument.read(path)
-    schema = recipe_kind_of(document).schema
+    schema = recipe_kind_of(document).recipe_class
     if schema not in (ClassifierRecipe, LungRecipe):
         raise UsageProblem(reason("training_not_divided", kind=str(document.tables.get("kind"))))
-    perform_step("data", document, say=lambda _line: None, progress=lambda *_: None)
+    run_recipe_document("data", document, say=lambda _line: None, progress=lambda *_: None)
     recipe = with_absolute_paths(cast(Any, document.parse_as(schema)), document.path)
     run, arrays = Run(recipe=recipe, progress=lambda *_: None), recipe.run / _MEASURED_ARRAYS
     data: Any = load_lung_data(run) if schema is LungRecipe else load_dataset(run).samples("training")

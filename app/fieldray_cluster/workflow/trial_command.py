@@ -32,13 +32,13 @@ def main(arguments: list[str] | None = None) -> int:
     from pathlib import Path
 
     from fieldray.errors import FieldrayError
-    from fieldray_adapt.recipe_actions import perform_step
+    from fieldray_adapt.recipe_actions import run_recipe_document
     from fieldray_adapt.recipes.tables import RecipeDocument
 
     order = json.loads((sys.argv[1:] if arguments is None else arguments)[0])
     try:
         document = with_changed_keys(RecipeDocument.read(Path(order["recipe"])), order["changes"])
-        perform_step(order["step"], document, say=functools.partial(print, flush=True), progress=lambda *_: None)
+        run_recipe_document(order["step"], document, say=functools.partial(print, flush=True), progress=lambda *_: None)
     except FieldrayError as error:
         for line in (*getattr(error, "lines", ()), str(error)):
             sys.stderr.write(f"{line}\n")
