@@ -31,7 +31,7 @@ from fieldray.imaging.preprocess import to_network_input, with_default_window
 from fieldray.imaging.reading import decode_image_bytes
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
 from fieldray.packs.library import PackLibrary
-from fieldray_adapt.data.augmentation import WHITE_AREA_KINDS, lung_hulls, paint_white, white_area
+from fieldray_adapt.data.augmentation import WHITE_AREA_KINDS, draw_white_area, lung_hulls, paint_white
 
 _SIDE: Final = 256
 _MAX_IMAGES_OF_A_SOURCE: Final = 500
@@ -123,7 +123,11 @@ def make_samples(data: Path, finder: LungFinder) -> list[tuple[str, str, str, ND
                 here = int(generator.integers(2))
                 if kind and len(hulls) < 2:
                     continue
-                place = white_area(hulls[here], kind, generator, is_left=here == 0) if kind else np.zeros_like(hulls[0])
+                place = (
+                    draw_white_area(hulls[here], kind, generator, is_left=here == 0)
+                    if kind
+                    else np.zeros_like(hulls[0])
+                )
                 seen = finder.find(Image(pixels=paint_white(plain[1], place, generator))) if kind else plain
                 if seen is not None:
                     made.append((name, f"{name} {row['patient_id']}", kind, *third_features(*seen, place)))

@@ -314,7 +314,7 @@ def whiten_lung(image: GreyImage, mask: GreyImage, generator: np.random.Generato
     """
     hulls = lung_hulls(mask > 127)
     for here in generator.permutation(len(hulls))[: 1 + (generator.random() < _BOTH_WHITE)] if len(hulls) > 1 else ():
-        area = white_area(hulls[here], str(generator.choice(WHITE_AREA_KINDS)), generator, is_left=here == 0)
+        area = draw_white_area(hulls[here], str(generator.choice(WHITE_AREA_KINDS)), generator, is_left=here == 0)
         image, mask = paint_white(image, area, generator), np.where(area, np.uint8(0), mask)
     return image, mask
 
@@ -339,7 +339,7 @@ def lung_hulls(mask: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
     return sorted(hulls, key=lambda hull: float(np.argwhere(hull)[:, 1].mean()))
 
 
-def white_area(
+def draw_white_area(
     area: NDArray[np.bool_], kind: str, generator: np.random.Generator, *, is_left: bool
 ) -> NDArray[np.bool_]:
     """Draw a random area of a lung, to be painted white. Returns the area as a mask (rows, columns).
