@@ -21,7 +21,7 @@ from fieldray.packs import signing
 from fieldray.packs.verified import manifest_file_entries, read_pack, require_classifier, write_pack_of_kind
 from fieldray.reasons import reason
 from fieldray.typed_json import to_type
-from fieldray_adapt.data.dataset import DATA_STEP, describe_left_out, find_data_problems
+from fieldray_adapt.data.dataset import DATA_STEP, describe_left_out_images, find_data_problems
 from fieldray_adapt.evaluation.cross_validation import CROSS_VALIDATION_STEP
 from fieldray_adapt.evaluation.evaluate_step import EVALUATE_STEP
 from fieldray_adapt.files import remove_on_failure, write_atomically
@@ -193,7 +193,7 @@ def check_recipe(path: Path) -> list[str]:
     _require_copies(document)
     if problems := kind.find_problems(recipe):
         raise RecipeProblems(path, document.problem_lines(problems))
-    return describe_left_out(recipe.run)
+    return describe_left_out_images(recipe.run)
 
 
 def write_new_recipe(kind_name: str, path: Path) -> list[Path]:
@@ -343,7 +343,7 @@ def _execute(run: Run, wanted: tuple[Step, ...], say: LineHandler) -> None:
         for warning in to_type(run.step_statuses["pack"].facts, WrittenPack).warnings:
             say(f"Warning: {warning}")
     if any(one.name == DATA_STEP.name for one in wanted):
-        for line in describe_left_out(run.recipe.run):
+        for line in describe_left_out_images(run.recipe.run):
             say(line)
 
 

@@ -187,10 +187,10 @@ def test_copies_of_evaluated_images_are_left_out_of_the_training() -> None:
     parts = ["training", "training", "training", "test", "training", "test", "test"]
     found = find_duplicates(images, digests, parts, [Path(name) for name in "abcdeff"])
     assert found.exact_pairs == ((0, 3),) and found.near_pairs == ((1, 4),)
-    assert found.across_parts_count == 1 and found.training_copies == {0}
+    assert found.across_parts_count == 1 and found.training_copy_indices == {0}
     parts[5] = "training"  # the same file in another part
     apart = find_duplicates(images, digests, parts, [Path(name) for name in "abcdeff"])
-    assert apart.exact_pairs == ((0, 3), (5, 6)) and apart.training_copies == {0, 5}
+    assert apart.exact_pairs == ((0, 3), (5, 6)) and apart.training_copy_indices == {0, 5}
     said = found.figures([f"line {n}" for n in range(6)], max_examples=5)
     assert said.near_examples == (("line 1", "line 4"),) and said.training_copies_left_out == 1
 

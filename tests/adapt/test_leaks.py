@@ -13,7 +13,7 @@ from jinja2 import Template
 from PIL import Image
 
 from fieldray.errors import UsageProblem
-from fieldray_adapt.data.dataset import _judged_once, describe_left_out
+from fieldray_adapt.data.dataset import _judged_once, describe_left_out_images
 from fieldray_adapt.data.layouts import Row, find_leaks, find_rows, split_rows
 from fieldray_adapt.recipes.shared import Source, Split
 from tiny_recipe import adapted
@@ -163,10 +163,10 @@ def test_no_card_is_made_of_data_with_a_leak(tmp_path: Path, leak: Callable[[Pat
 
 def test_images_that_are_left_out_are_reported(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
-    assert describe_left_out(tmp_path) == []
+    assert describe_left_out_images(tmp_path) == []
     examples = ", ".join(f'["rows.csv, line {n}", "It is no image."]' for n in range(2, 9))
     (tmp_path / "data" / "facts.json").write_text(f'{{"left_out": 7, "left_out_examples": [{examples}]}}')
-    said = describe_left_out(tmp_path)
+    said = describe_left_out_images(tmp_path)
     assert said[0] == "Left out: rows.csv, line 2: It is no image."
     assert len(said) == 6 and said[5].startswith("Left out: 2 images more")
 

@@ -70,7 +70,7 @@ class Duplicates:
     exact_pairs: tuple[tuple[int, int], ...]
     near_pairs: tuple[tuple[int, int], ...]
     across_parts_count: int
-    training_copies: frozenset[int]
+    training_copy_indices: frozenset[int]
 
     def figures(self, origins: Sequence[str], *, max_examples: int) -> DuplicateFigures:
         """Return the numbers of duplicates, and the names of at most `max_examples` pairs of each kind.
@@ -85,7 +85,7 @@ class Duplicates:
             exact=len(self.exact_pairs),
             near=len(self.near_pairs),
             across_parts=self.across_parts_count,
-            training_copies_left_out=len(self.training_copies),
+            training_copies_left_out=len(self.training_copy_indices),
             exact_examples=named(self.exact_pairs),
             near_examples=named(self.near_pairs),
         )
@@ -119,7 +119,7 @@ def find_duplicates(
         for index in pair
         if parts[index] == "training" and any(parts[other] in _JUDGED for other in pair)
     )
-    return Duplicates(exact_pairs=exact, near_pairs=near, across_parts_count=len(across), training_copies=copies)
+    return Duplicates(exact_pairs=exact, near_pairs=near, across_parts_count=len(across), training_copy_indices=copies)
 
 
 def _is_across(pair: tuple[int, int], parts: Sequence[str]) -> bool:
@@ -272,7 +272,7 @@ def data_step(run: Run) -> StepFacts:
     parts = split_rows(image_set.rows, recipe.split, recipe.data)
     files = [row.path.resolve() for row in image_set.rows]
     found = find_duplicates(image_set.images, [row.sha256 for row in image_set.rows], parts, files)
-    parts = ["none" if index in found.training_copies else part for index, part in enumerate(parts)]
+    parts = ["none" if index in found.training_copy_indices else part for index, part in enumerate(parts)]
     parts = _judged_once(image_set.rows, parts)
     targets = label_targets(image_set.rows, recipe.labels)
     parts = leave_out_unlabelled_images(parts, targets)
@@ -316,7 +316,7 @@ def _judged_once(rows: Sequence[Row], parts: Sequence[str]) -> list[str]:
     return [part(row, own) for row, own in zip(rows, parts, strict=True)]
 
 
-def describe_left_out(folder: Path) -> list[str]:
+def describe_left_out_images(folder: Path) -> list[str]:
     """Return lines for the user about images that the data step left out: the first few with reasons, then a count.
 
     `folder` is the run folder. Returns an empty list if no data step has run.
@@ -356,12 +356,12 @@ def _rows(run: Run) -> list[Row]:
     return read_rows(run.recipe.data, folder=run.step_folder("data"))
 
 
-def read_network_inputs(run: Run, rows: Sequence[Row], *, name: str = "images") -> ImageSet:
+def read_network_inputs(run: Run, rows: Sequence[Row], *, cache_name: str = "images") -> ImageSet:
     """Read the images of table rows, as inputs of the recipe's network.
 
-    The images are also stored in the run folder, in the file `name`.npz. A later call loads the file.
+    The images are also stored in the run folder, in the file `cache_name`.npz. A later call loads the file.
     """
-    cache, recipe = run.step_folder("data") / f"{name}.npz", run.recipe
+    cache, recipe = run.step_folder("data") / f"{cache_name}.npz", run.recipe
     return read_images(
         rows,
         recipe.input,

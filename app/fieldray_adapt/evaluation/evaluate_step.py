@@ -73,7 +73,7 @@ def external_images(run: Run, data: Dataset) -> ImageSet | None:
     own = data.image_set.rows
     require_no_patient_in_split_table(rows, run.recipe.split)
     require_no_leak([*own, *rows], [*["the recipe's own"] * len(own), *["elsewhere"] * len(rows)])
-    return read_network_inputs(run, rows, name="elsewhere")
+    return read_network_inputs(run, rows, cache_name="elsewhere")
 
 
 def _shortcuts(
