@@ -191,24 +191,24 @@ class ImagesForChecks:
         Out-of-distribution images (n, side, side) uint8. May be empty: the program also draws synthetic images.
     """
 
-    chests: Mapping[str, tuple[NDArray[np.uint8], float]]
+    chest_images: Mapping[str, tuple[NDArray[np.uint8], float]]
     ood_images: NDArray[np.uint8]
 
     @property
     def side(self) -> int:
         """The side of the images, in pixels."""
-        images, _ = next(iter(self.chests.values()))
+        images, _ = next(iter(self.chest_images.values()))
         return int(images.shape[1])
 
     def draw_chest(self, generator: np.random.Generator) -> GreyImage:
         """Return a random chest image of a random source, unchanged."""
-        names = list(self.chests)
-        weights = np.array([self.chests[name][1] for name in names])
-        images = self.chests[names[int(generator.choice(len(names), p=weights / weights.sum()))]][0]
+        names = list(self.chest_images)
+        weights = np.array([self.chest_images[name][1] for name in names])
+        images = self.chest_images[names[int(generator.choice(len(names), p=weights / weights.sum()))]][0]
         image: GreyImage = images[int(generator.integers(len(images)))]
         return image
 
-    def draw(
+    def draw_training_image(
         self, settings: PairAugmentation, *, ood_share: float, generator: np.random.Generator
     ) -> tuple[GreyImage, Targets]:
         """Draw an augmented training image, and the right answer of each image check.

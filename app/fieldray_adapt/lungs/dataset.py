@@ -100,7 +100,7 @@ class LungData:
             others, weight = chests.get(name, (np.zeros((0, side, side), np.uint8), 1.0))
             chests[name] = (np.concatenate([others, resize_images(self.images[own], side)]), weight)
         ood_images = resize_images(self.ood_images[self.ood_image_parts == part], side)
-        return ImagesForChecks(chests=chests, ood_images=ood_images) if chests else None
+        return ImagesForChecks(chest_images=chests, ood_images=ood_images) if chests else None
 
 
 def resize_images(images: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:

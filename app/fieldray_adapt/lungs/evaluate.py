@@ -168,7 +168,7 @@ def measure_checks(recipe: LungRecipe, data: LungData, predict: PredictMasks) ->
     validation = data.check_images("validation", {}, side=recipe.input.height)
     thresholds = dict.fromkeys(LUNG_CHECKS, 0.5)
     if validation is not None:
-        chests = np.concatenate([images for images, _ in validation.chests.values()])
+        chests = np.concatenate([images for images, _ in validation.chest_images.values()])
         refusable = np.concatenate([_ood_images_of(validation, kind, recipe) for kind in _kinds(validation)])
         thresholds = choose_check_thresholds(
             _evenly_spaced(chests, _VALIDATION_CHESTS), refusable, predict, unchanged_share=recipe.evaluation.keeps
@@ -176,7 +176,9 @@ def measure_checks(recipe: LungRecipe, data: LungData, predict: PredictMasks) ->
     test = data.check_images("test", {}, side=recipe.input.height)
     if test is None:
         return CheckFigures(thresholds=thresholds)
-    accepted = {name: measure_check_rates(images, predict, thresholds) for name, (images, _) in test.chests.items()}
+    accepted = {
+        name: measure_check_rates(images, predict, thresholds) for name, (images, _) in test.chest_images.items()
+    }
     limit = thresholds[LUNG_CHECKS[0]]
     refused = {kind: _share(predict(_ood_images_of(test, kind, recipe))[1][:, 0] < limit) for kind in _kinds(test)}
     return CheckFigures(thresholds=thresholds, chests=accepted, ood_images=refused)

@@ -57,7 +57,7 @@ def representative_images(recipe: LungRecipe, data: LungData) -> NDArray[np.uint
     for _ in range(drawn):
         assert checks is not None
         share = recipe.training.ood_share
-        images.append(checks.draw(recipe.checks_augmentation, ood_share=share, generator=generator)[0])
+        images.append(checks.draw_training_image(recipe.checks_augmentation, ood_share=share, generator=generator)[0])
     stacked: NDArray[np.uint8] = np.stack(images)[..., None]
     return stacked
 

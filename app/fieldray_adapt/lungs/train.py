@@ -164,7 +164,7 @@ class StageSamples:
         pairs = [self.draw_pair(generator) for _ in range(training.masks_per_step)]
         settings, share = self._recipe.checks_augmentation, training.ood_share
         drawn = [
-            self._checks.draw(settings, ood_share=share, generator=generator)
+            self._checks.draw_training_image(settings, ood_share=share, generator=generator)
             for _ in range(training.checks_per_step)
             if self._checks is not None
         ]
@@ -198,7 +198,7 @@ class StageSamples:
         if self._checks is None:
             raise ValueError("no images for the checks")
         settings, share = self._recipe.checks_augmentation, self.training.ood_share
-        return self._checks.draw(settings, ood_share=share, generator=generator)
+        return self._checks.draw_training_image(settings, ood_share=share, generator=generator)
 
     def validate(self, average: Weights, figures: EpochFigures, panels: Path) -> EpochFigures:
         """Return `figures` with the validation Dice of the averaged weights.
