@@ -40,12 +40,12 @@ def _row(path: Path) -> Row:
 
 def test_a_pack_that_is_not_written_yet_has_the_lungs_that_the_program_gives_it(tmp_path: Path) -> None:
     files = {"litert": tiny_model_bytes()}
-    plain = load_temporary_pack(_manifest(), files, lungs=None)
+    plain = load_temporary_pack(_manifest(), files, lung_pack=None)
     assert plain.lungs is not None and plain.lungs.pack_name == BUILTIN_LUNG_PACK
     lungs = write_tiny_lungs(tmp_path)
     signer = read_verified_manifest(lungs).fingerprint
     required = PackRequirement(kind="lung-fields", id="test-lungs", minimum_version="1.0.0", key=signer)
-    model = load_temporary_pack(replace(_manifest(), requires=(required,)), files, lungs=lungs)
+    model = load_temporary_pack(replace(_manifest(), requires=(required,)), files, lung_pack=lungs)
     assert model.lungs is not None and model.lungs.pack_name == "test-lungs-1.0.0"
 
 
@@ -56,7 +56,7 @@ def test_a_refused_image_has_no_score_and_each_operating_point_decides_separatel
         write_dicom(tmp_path / f"{view}.dcm", pixels, changes={"ViewPosition": view})
     rows = [_row(tmp_path / f"{view}.dcm") for view in views]
     told = list[int]()
-    model = load_temporary_pack(_manifest(), {"litert": tiny_model_bytes()}, lungs=None)
+    model = load_temporary_pack(_manifest(), {"litert": tiny_model_bytes()}, lung_pack=None)
     found = screen_rows(model, rows, threads=1, progress=lambda _what, done, _all: told.append(done))
     assert told == [1, 2, 3]
     label = model.manifest.labels[0].code

@@ -215,7 +215,7 @@ def _screened(
         calibration={code: own.calibration for code, own in chosen.items()},
         ood_check=gate,
     )
-    model = load_temporary_pack(manifest, {"litert": read_converted_file(run, "int8").data}, lungs=run.recipe.lungs)
+    model = load_temporary_pack(manifest, {"litert": read_converted_file(run, "int8").data}, lung_pack=run.recipe.lungs)
     parts = ["test", *([_ELSEWHERE] if measured.external_set else [])]
     screen = partial(screen_rows, model, threads=run.recipe.training.threads, progress=run.progress)
     return {part: screen(measured.rows(part)) for part in parts}

@@ -118,11 +118,11 @@ def screen_rows(model: Model, rows: Sequence[Row], *, threads: int, progress: Pr
     return ScreeningResults(rows=rows, outcomes=dict(by_point))
 
 
-def load_temporary_pack(manifest: Manifest, files: Mapping[str, bytes], *, lungs: Path | None) -> Model:
+def load_temporary_pack(manifest: Manifest, files: Mapping[str, bytes], *, lung_pack: Path | None) -> Model:
     """Write a pack to a temporary folder, and load it as the program loads a pack from a drive.
 
     A pack that needs a lung-field pack gets the lung-field pack that the program ships. If the shipped pack does not
-    meet the requirement in `manifest`, the pack in `lungs` is used.
+    meet the requirement in `manifest`, the pack in `lung_pack` is used.
 
     Parameters
     ----------
@@ -142,8 +142,8 @@ def load_temporary_pack(manifest: Manifest, files: Mapping[str, bytes], *, lungs
         try:
             return library.load(folder, signer=signer)
         except PackProblem:
-            if lungs is None:
+            if lung_pack is None:
                 raise
-        library.trust_store.trust(read_verified_manifest(lungs).fingerprint)
-        shutil.copytree(lungs, drive / lungs.name)
+        library.trust_store.trust(read_verified_manifest(lung_pack).fingerprint)
+        shutil.copytree(lung_pack, drive / lung_pack.name)
         return library.load(folder, signer=signer)
