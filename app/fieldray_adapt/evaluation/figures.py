@@ -275,7 +275,7 @@ class OodCheckFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
     elsewhere_refused: Share | None = None
 
     @property
-    def refused(self) -> list[Share]:
+    def refused_shares(self) -> list[Share]:
         """The refused share of the test images, then the refused share of another hospital's images if measured."""
         return [self.images_refused, *([self.elsewhere_refused] if self.elsewhere_refused else [])]
 

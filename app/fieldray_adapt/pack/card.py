@@ -241,7 +241,7 @@ def find_warnings(results: ClassifierFigures, *, meanings: Mapping[str, str]) ->
             found.append(reason(which, label=meanings[code], area=f"{best:.2f}", own=f"{area:.2f}"))
         if (fewer := min(test.positive, test.negative)) < _MIN_TEST_IMAGES:
             found.append(reason("pack_few_images", label=meanings[code], count=fewer))
-    refused = max(share.value for share in results.gate.refused)
+    refused = max(share.value for share in results.gate.refused_shares)
     if refused > _MANY_REFUSED:
         found.append(reason("pack_gate_refuses", percent=f"{100 * refused:.0f}"))
     return found
