@@ -73,7 +73,7 @@ class LungData:
         """Return the indices (n,) of the images with masks in a part, such as "training"."""
         return np.flatnonzero(self.image_parts == part)
 
-    def check_images(self, part: str, weights: Mapping[str, float], *, side: int) -> ImagesForChecks | None:
+    def images_for_checks(self, part: str, weights: Mapping[str, float], *, side: int) -> ImagesForChecks | None:
         """Return the images of a part for the image checks: chest images and out-of-distribution images.
 
         Returns None if the part has no chest images.

@@ -148,7 +148,7 @@ class StageSamples:
         self._chances, self._shows_region = chances / chances.sum(), np.isin(sources[own], [*recipe.region_sources])
         weights = {source.name: source.share for source in recipe.chests}
         self._checks: ImagesForChecks | None = (
-            data.check_images("training", weights, side=side) if engine.has_checks and recipe.chests else None
+            data.images_for_checks("training", weights, side=side) if engine.has_checks and recipe.chests else None
         )
         seen = data.indices_of_part("validation")
         self._seen_images, self._seen_masks = data.images[seen], data.masks[seen]
