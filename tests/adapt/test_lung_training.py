@@ -20,7 +20,7 @@ from fieldray_adapt.data.images_for_checks import (
 )
 from fieldray_adapt.lungs import train as training
 from fieldray_adapt.lungs.dataset import LungData
-from fieldray_adapt.lungs.engine import GRADIENT_NORM_LIMIT, MaskEngine, checks_loss, dice_loss, mask_loss
+from fieldray_adapt.lungs.engine import GRADIENT_NORM_LIMIT, MaskEngine, dice_loss, image_check_loss, mask_loss
 from fieldray_adapt.lungs.mask_fit import dice_coefficient, jaccard_index, measure_fit, surface_distances
 from fieldray_adapt.lungs.networks import compact_unet, published_mask_side, published_unet
 from fieldray_adapt.lungs.recipe import LungNetwork, LungRecipe, LungTraining, MaskSource, TrainingStage
@@ -300,9 +300,9 @@ def test_unknown_checks_do_not_add_to_the_loss() -> None:
     logits = np.zeros((2, 3), np.float32)
     targets = np.array([[1, 0, 0], [0, -1, -1]], np.float32)
     # four known targets at ln 2 each: the mean over images is (3 + 1) ln 2 / mean(3, 1) / 2 = ln 2
-    assert float(np.mean(checks_loss(targets, logits))) == pytest.approx(np.log(2))
+    assert float(np.mean(image_check_loss(targets, logits))) == pytest.approx(np.log(2))
     logits[1, 1:] = 50  # an unknown mask changes nothing
-    assert float(np.mean(checks_loss(targets, logits))) == pytest.approx(np.log(2))
+    assert float(np.mean(image_check_loss(targets, logits))) == pytest.approx(np.log(2))
 
 
 _MOVES = PairAugmentation(shift=0.1, scale=0.2, stretch=0.2, rotation_degrees=20, elastic=0.02)

@@ -56,7 +56,7 @@ def mask_loss(truth: Any, logits: Any) -> Any:
     return ops.sum(dice_loss(truth, ops.sigmoid(logits)) * ops.min(known, axis=(1, 2)) + entropy, axis=1)
 
 
-def checks_loss(targets: Any, logits: Any) -> Any:
+def image_check_loss(targets: Any, logits: Any) -> Any:
     """Return the loss (n,) of each image for the image checks, such as "is the image inverted?".
 
     The loss is the sum of the cross-entropies of an image, scaled so that the mean over n images equals the mean over
@@ -106,7 +106,7 @@ class MaskEngine(KerasState):
         self._optimiser.build(self.model.trainable_variables)
         per_mask = (training.masks_per_step + training.checks_per_step) / training.masks_per_step
         if self.has_checks:
-            losses, factors = [mask_loss, checks_loss], [per_mask, training.checks_weight]
+            losses, factors = [mask_loss, image_check_loss], [per_mask, training.checks_weight]
             compile_model(self.model, self._optimiser, loss=losses, loss_weights=factors)
         else:
             compile_model(self.model, self._optimiser, loss=mask_loss)
