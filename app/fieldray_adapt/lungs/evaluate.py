@@ -61,7 +61,10 @@ def evaluate_step(run: Run) -> StepFacts:
     best = fits["int8" if "int8" in fits else "trained"]
     metrics = LungFigures(masks={name: summarise_fits(data, found) for name, found in fits.items()})
     if "int8" in fits:
-        checks, difference = measure_checks(recipe, data, answers["int8"]), _difference(fits["int8"], fits["float"])
+        checks, difference = (
+            measure_image_checks(recipe, data, answers["int8"]),
+            _difference(fits["int8"], fits["float"]),
+        )
         metrics = structs.replace(metrics, int8_less_float=difference, **structs.asdict(checks))
         run.write_step_json("evaluate", "thresholds.json", checks.thresholds)
     run.write_step_json("evaluate", "fits.json", {str(data.image_paths[index]): fit for index, fit in best.items()})
@@ -163,7 +166,7 @@ def _difference(integer: Mapping[int, MaskFit], whole: Mapping[int, MaskFit]) ->
     return FitDifference(dice=float(each.mean()), largest=float(np.abs(each).max()))
 
 
-def measure_checks(recipe: LungRecipe, data: LungData, predict: PredictMasks) -> CheckFigures:
+def measure_image_checks(recipe: LungRecipe, data: LungData, predict: PredictMasks) -> CheckFigures:
     """Choose the thresholds of the image checks on validation images, and measure the checks on test images."""
     validation = data.images_for_checks("validation", {}, side=recipe.input.height)
     thresholds = dict.fromkeys(LUNG_CHECKS, 0.5)
@@ -171,13 +174,13 @@ def measure_checks(recipe: LungRecipe, data: LungData, predict: PredictMasks) ->
         chests = np.concatenate([images for images, _ in validation.chest_images.values()])
         refusable = np.concatenate([_ood_images_of(validation, kind, recipe) for kind in _kinds(validation)])
         thresholds = choose_check_thresholds(
-            _evenly_spaced(chests, _VALIDATION_CHESTS), refusable, predict, unchanged_share=recipe.evaluation.keeps
+            _evenly_spaced(chests, _VALIDATION_CHESTS), refusable, predict, no_alarm_share=recipe.evaluation.keeps
         )
     test = data.images_for_checks("test", {}, side=recipe.input.height)
     if test is None:
         return CheckFigures(thresholds=thresholds)
     accepted = {
-        name: measure_check_rates(images, predict, thresholds) for name, (images, _) in test.chest_images.items()
+        name: measure_image_check_rates(images, predict, thresholds) for name, (images, _) in test.chest_images.items()
     }
     limit = thresholds[LUNG_CHECKS[0]]
     refused = {kind: _share(predict(_ood_images_of(test, kind, recipe))[1][:, 0] < limit) for kind in _kinds(test)}
@@ -185,7 +188,7 @@ def measure_checks(recipe: LungRecipe, data: LungData, predict: PredictMasks) ->
 
 
 def choose_check_thresholds(
-    chests: NDArray[np.uint8], ood_images: NDArray[np.uint8], predict: PredictMasks, *, unchanged_share: float
+    chests: NDArray[np.uint8], ood_images: NDArray[np.uint8], predict: PredictMasks, *, no_alarm_share: float
 ) -> dict[str, float]:
     """Choose the threshold of each image check. Returns the thresholds by the name of the check.
 
@@ -202,12 +205,12 @@ def choose_check_thresholds(
     scores, strange = predict(chests)[1], predict(ood_images)[1][:, 0]
     tried = np.linspace(*_FRONTAL_BOUNDS, _FRONTAL_STEPS)
     balance = [(scores[:, 0] >= value).mean() + (strange < value).mean() for value in tried]
-    others = np.quantile(scores[:, 1:], unchanged_share, axis=0)
+    others = np.quantile(scores[:, 1:], no_alarm_share, axis=0)
     found = {name: float(max(0.5, min(0.95, value))) for name, value in zip(LUNG_CHECKS[1:], others, strict=True)}
     return {LUNG_CHECKS[0]: float(tried[int(np.argmax(balance))]), **found}
 
 
-def measure_check_rates(
+def measure_image_check_rates(
     images: NDArray[np.uint8], predict: PredictMasks, thresholds: Mapping[str, float], *, max_images: int = _TEST_CHESTS
 ) -> CheckRates:
     """Measure how often the image checks of a lung-field network are right, on at most `max_images` images of a source.

@@ -19,7 +19,7 @@ from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray_adapt.lungs.dataset import LungData, load_lung_data
 from fieldray_adapt.lungs.engine import set_thread_count
-from fieldray_adapt.lungs.evaluate import measure_check_rates, measure_checks, measure_fits, summarise_fits
+from fieldray_adapt.lungs.evaluate import measure_fits, measure_image_check_rates, measure_image_checks, summarise_fits
 from fieldray_adapt.lungs.figures import (
     CheckRates,
     LeftOutFigures,
@@ -90,9 +90,9 @@ def leave_one_hospital_out_step(run: Run) -> StepFacts:
         weights, _ = train(recipe, data, folder=folder, progress=partial(run.report_epoch, folder))
         answer = partial(run_tflite_file, convert_lung_network(recipe, data, weights)["int8"])
         fits |= measure_fits(recipe, data, answer, parts=(_HELD, "evaluate"))
-        checks = measure_checks(recipe, data, answer)
+        checks = measure_image_checks(recipe, data, answer)
         unseen = {
-            source: measure_check_rates(images, answer, checks.thresholds, max_images=len(images))
+            source: measure_image_check_rates(images, answer, checks.thresholds, max_images=len(images))
             for source, images in _unseen(data, name).items()
         }
         found[name] = LeftOutFigures(unseen=unseen, ood_images=checks.ood_images or {}, thresholds=checks.thresholds)
