@@ -45,13 +45,13 @@ def list_hospitals(recipe: LungRecipe) -> tuple[str, ...]:
     return tuple(sorted(masks | {source.group for source in recipe.chests}))
 
 
-def without_hospital(recipe: LungRecipe, data: LungData, number: int) -> LungData:
+def without_hospital(recipe: LungRecipe, data: LungData, hospital_index: int) -> LungData:
     """Return the data for training a network without one hospital. Only the parts of the images differ from `data`.
 
-    `number` is the index of the hospital in `list_hospitals`. Chest images of the hospital get the part "left out".
+    `hospital_index` is the index of the hospital in `list_hospitals`. Chest images of the hospital get the part "left out".
     Images with masks get these parts:
 
-    - "held out": images of every n-th patient of all hospitals, beginning with patient `number`, for n hospitals.
+    - "held out": images of every n-th patient of all hospitals, beginning with patient `hospital_index`, for n hospitals.
     - "validation": all other images that are validation images in `data`.
     - "training": all other images, including the test images of `data`.
     - "evaluate", "none": images of sources for evaluation only; "evaluate" if the source is this hospital.
@@ -60,8 +60,8 @@ def without_hospital(recipe: LungRecipe, data: LungData, number: int) -> LungDat
     learnt = data.image_parts != "evaluate"
     patients = sorted(set(data.image_patients[learnt]))
     fold = {patient: index % len(names) for index, patient in enumerate(patients)}
-    held = np.array([fold.get(str(patient)) == number for patient in data.image_patients]) & learnt
-    own = data.image_sources == names[number]
+    held = np.array([fold.get(str(patient)) == hospital_index for patient in data.image_patients]) & learnt
+    own = data.image_sources == names[hospital_index]
     images = np.where(data.image_parts == "validation", "validation", "training").astype("U16")
     images[~learnt] = np.where(own[~learnt], "evaluate", _UNUSED)
     images[held] = _HELD
@@ -69,8 +69,8 @@ def without_hospital(recipe: LungRecipe, data: LungData, number: int) -> LungDat
         images[np.flatnonzero(images == "training")[:1]] = "validation"
     groups = {source.name: source.group for source in recipe.chests}
     chests = data.chest_parts.astype("U16")
-    chests[[groups[str(source)] == names[number] for source in data.chest_sources]] = _LEFT_OUT
-    is_masks = any(source.name == names[number] and not source.evaluate_only for source in recipe.masks)
+    chests[[groups[str(source)] == names[hospital_index] for source in data.chest_sources]] = _LEFT_OUT
+    is_masks = any(source.name == names[hospital_index] and not source.evaluate_only for source in recipe.masks)
     return replace(data, image_parts=images, chest_parts=chests, masks_are_chests=not is_masks)
 
 
