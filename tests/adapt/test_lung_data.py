@@ -60,8 +60,13 @@ def test_a_table_names_images_masks_and_patients(data: Path) -> None:
     pairs, wrong = find_pairs(MaskSource(path=data / "lungs.csv", where={"use": ("evaluate",)}, evaluate_only=True))
     assert (len(pairs), wrong) == (2, [])
     first = pairs[0]
-    assert (first.row.patient, first.mask.name, first.line, first.evaluate_only) == ("person12", "mask12.png", 14, True)
-    mask = read_mask(first.mask)
+    assert (first.row.patient, first.mask_path.name, first.line, first.is_only_evaluated) == (
+        "person12",
+        "mask12.png",
+        14,
+        True,
+    )
+    mask = read_mask(first.mask_path)
     assert mask.shape == (32, 32) and 0.1 < mask.mean() < 0.5
     assert (
         mask_share_grid(mask, 16).shape == (16, 16) and abs(mask_share_grid(mask, 16).mean() / 255 - mask.mean()) < 0.01
@@ -75,7 +80,7 @@ def test_two_folders_with_files_of_the_same_name(tmp_path: Path, data: Path) -> 
             shutil.copy(data / "lungs" / f"{kind}{number}.png", tmp_path / kind / f"{number}.png")
     source = MaskSource(path=tmp_path / "film", layout="folders", masks=tmp_path / "mask")
     pairs, wrong = find_pairs(source)
-    assert ([pair.mask.name for pair in pairs], wrong) == (["0.png", "1.png", "2.png"], [])
+    assert ([pair.mask_path.name for pair in pairs], wrong) == (["0.png", "1.png", "2.png"], [])
     (tmp_path / "mask" / "1.png").unlink()
     _, (missing,) = find_pairs(source)
     assert "film/1.png" in missing.text.replace("\\", "/") and "the mask 1.png does not exist" in missing.text

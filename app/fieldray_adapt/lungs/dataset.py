@@ -130,9 +130,9 @@ def find_lung_problems(recipe: LungRecipe) -> list[Problem]:
 
 
 def _shared_patients(pairs: Sequence[ImageMaskPair]) -> Iterator[str]:
-    learnt = {pair.row.patient for pair in pairs if not pair.evaluate_only and pair.row.patient}
+    learnt = {pair.row.patient for pair in pairs if not pair.is_only_evaluated and pair.row.patient}
     for pair in pairs:
-        if pair.evaluate_only and pair.row.patient in learnt:
+        if pair.is_only_evaluated and pair.row.patient in learnt:
             yield f"the patient {pair.row.patient} of {pair.row.origin} is also used for training"
 
 
@@ -143,7 +143,7 @@ def _empty_parts(recipe: LungRecipe, pairs: Sequence[ImageMaskPair]) -> str:
 
 def _image_parts(recipe: LungRecipe, pairs: Sequence[ImageMaskPair]) -> list[str]:
     parts = assign_parts([pair.row for pair in pairs], recipe.split, ())
-    return ["evaluate" if pair.evaluate_only else part for pair, part in zip(pairs, parts, strict=True)]
+    return ["evaluate" if pair.is_only_evaluated else part for pair, part in zip(pairs, parts, strict=True)]
 
 
 def data_step(run: Run) -> StepFacts:
@@ -162,17 +162,17 @@ def data_step(run: Run) -> StepFacts:
         progress=run.progress,
     )
     parts = _image_parts(recipe, pairs)
-    learnt = {pair.row.patient for pair in pairs if not pair.evaluate_only}
+    learnt = {pair.row.patient for pair in pairs if not pair.is_only_evaluated}
     chests = _check_images(run, recipe.chests, "chests", excluded_patients=learnt)
     ood_images = _check_images(run, recipe.ood_images, "ood_images", excluded_patients=set())
     arrays = {
         "images": images,
-        "masks": np.stack([mask_share_grid(read_mask(pair.mask), recipe.input.height) for pair in pairs]),
+        "masks": np.stack([mask_share_grid(read_mask(pair.mask_path), recipe.input.height) for pair in pairs]),
         "image_parts": np.array(parts),
         "image_patients": np.array([row.person_id for row in rows]),
         "image_sources": np.array([row.source for row in rows]),
         "image_paths": np.array([str(row.path) for row in rows]),
-        "mask_paths": np.array([str(pair.mask) for pair in pairs]),
+        "mask_paths": np.array([str(pair.mask_path) for pair in pairs]),
         **{f"chest{name}": found for name, found in chests.items()},
         **{f"ood_image{name}": found for name, found in ood_images.items() if name in ("s", "_parts")},
     }
@@ -241,7 +241,7 @@ def _figures(arrays: Mapping[str, NDArray[Any]], *, data_sha256: str, split_sha2
 def _outside(run: Run) -> str:
     """Return a digest of all files that the data step reads: images, masks and tables."""
     pairs = [pair for source in lung_recipe_of(run).masks for pair in list_pairs(source)]
-    masks = [file_sha256(pair.mask) for pair in pairs]
+    masks = [file_sha256(pair.mask_path) for pair in pairs]
     rows = add_digests(pair.row for pair in pairs)
     others = read_rows([*lung_recipe_of(run).chests, *lung_recipe_of(run).ood_images], folder=run.step_folder("data"))
     return digest(rows_digest(rows), masks, rows_digest(others))

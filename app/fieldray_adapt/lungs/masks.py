@@ -36,10 +36,10 @@ class ImageMaskPair:
     """
 
     row: Row
-    mask: Path
-    table: Path
+    mask_path: Path
+    table_path: Path
     line: int
-    evaluate_only: bool = False
+    is_only_evaluated: bool = False
 
     def problem(self, detail: str) -> Reason:
         """Return a reason that names the table, the line and a problem of this image and mask.
@@ -47,7 +47,7 @@ class ImageMaskPair:
         `detail` is the problem in words.
         """
         if self.line:
-            return reason("data_row", path=self.table, line=self.line, detail=detail)
+            return reason("data_row", path=self.table_path, line=self.line, detail=detail)
         return reason("data_unreadable", path=self.row.path, detail=detail)
 
 
@@ -85,7 +85,7 @@ def find_repeated_images(pairs: Sequence[ImageMaskPair]) -> Iterator[Reason]:
         first = seen.setdefault(digest, pair)
         if first is pair:
             continue
-        if first.row.person_id != pair.row.person_id or first.evaluate_only != pair.evaluate_only:
+        if first.row.person_id != pair.row.person_id or first.is_only_evaluated != pair.is_only_evaluated:
             detail = f"the image {pair.row.path.name} is listed twice, first as {first.row.origin} of the patient "
             yield pair.problem(f"{detail}{first.row.patient}, so it would be in two parts of the split")
         else:
@@ -122,7 +122,9 @@ def _of_table(source: MaskSource, wrong: ProblemCallback) -> Iterator[ImageMaskP
             origin=f"{source.path.name}, line {line}",
         )
         mask = source.path.parent / cells["mask"]
-        yield ImageMaskPair(row=row, mask=mask, table=source.path, line=line, evaluate_only=source.evaluate_only)
+        yield ImageMaskPair(
+            row=row, mask_path=mask, table_path=source.path, line=line, is_only_evaluated=source.evaluate_only
+        )
 
 
 def _of_folders(source: MaskSource, wrong: ProblemCallback) -> Iterator[ImageMaskPair]:
@@ -137,19 +139,21 @@ def _of_folders(source: MaskSource, wrong: ProblemCallback) -> Iterator[ImageMas
             continue
         row = Row(path=path, source=source.name, classes=frozenset(), patient=path.stem, origin=path.name)
         mask = masks.get(path.stem, source.masks / f"{path.stem}.png")
-        yield ImageMaskPair(row=row, mask=mask, table=source.path, line=0, evaluate_only=source.evaluate_only)
+        yield ImageMaskPair(
+            row=row, mask_path=mask, table_path=source.path, line=0, is_only_evaluated=source.evaluate_only
+        )
 
 
 def _problem_of(pair: ImageMaskPair) -> Reason | None:
-    for path, what in ((pair.row.path, "the image"), (pair.mask, "the mask")):
+    for path, what in ((pair.row.path, "the image"), (pair.mask_path, "the mask")):
         if not path.is_file():
             return pair.problem(f"{what} {path.name} does not exist")
     try:
-        values, size = _values(pair.mask), _size(pair.row.path)
+        values, size = _values(pair.mask_path), _size(pair.row.path)
     except (OSError, ValueError) as error:
-        return pair.problem(f"the mask {pair.mask.name} cannot be read ({error})")
+        return pair.problem(f"the mask {pair.mask_path.name} cannot be read ({error})")
     if detail := _fault(values, size):
-        return pair.problem(f"the mask {pair.mask.name} {detail}")
+        return pair.problem(f"the mask {pair.mask_path.name} {detail}")
     return None
 
 
