@@ -192,7 +192,7 @@ def test_the_compact_network_is_small_and_its_mask_half_the_side() -> None:
     sizes = layer_shapes(network)
     assert sizes["mask"] == (128, 128, 1) and sizes["scores"] == (len(LUNG_CHECKS),)
     assert 20e6 < multiply_add_count(network) < 60e6
-    with_region = compact_unet(height=256, width=256, masks=2)
+    with_region = compact_unet(height=256, width=256, mask_count=2)
     assert layer_shapes(with_region)["mask"] == (128, 128, 2)
     assert multiply_add_count(with_region) < 1.05 * multiply_add_count(network)
     sets = channel_set_by_layer(network)

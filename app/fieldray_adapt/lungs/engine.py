@@ -15,7 +15,7 @@ from fieldray.domain.metrics import sigmoid
 from fieldray.domain.model import LUNG_CHECKS
 from fieldray_adapt.data.images_for_checks import UNKNOWN_TARGET
 from fieldray_adapt.lungs.dataset import resize_images
-from fieldray_adapt.lungs.networks import PUBLISHED_MARGIN, compact_unet, published_mask_side, published_unet
+from fieldray_adapt.lungs.networks import PUBLISHED_UNET_MARGIN, compact_unet, published_mask_side, published_unet
 from fieldray_adapt.lungs.recipe import LungNetwork, LungTraining
 from fieldray_adapt.networks.specification import Weights
 from fieldray_adapt.training.keras_engine import KerasGradients, KerasState, build_network, compile_model
@@ -91,7 +91,7 @@ class MaskEngine(KerasState):
         self._network, self.side = network, side
         self.has_checks = network.kind == "compact"
         if self.has_checks:
-            specification = compact_unet(height=side, width=side, channels=network.channels, masks=network.masks)
+            specification = compact_unet(height=side, width=side, channels=network.channels, mask_count=network.masks)
             self.model = build_network(specification, outputs=["mask_logits", "logits"])
             self.mask_side = side // 2
         else:
@@ -123,7 +123,7 @@ class MaskEngine(KerasState):
         inner = resize_images(images, self.mask_side)
         mirrored = np.pad(
             inner,
-            ((0, 0), (PUBLISHED_MARGIN, PUBLISHED_MARGIN), (PUBLISHED_MARGIN, PUBLISHED_MARGIN)),
+            ((0, 0), (PUBLISHED_UNET_MARGIN, PUBLISHED_UNET_MARGIN), (PUBLISHED_UNET_MARGIN, PUBLISHED_UNET_MARGIN)),
             mode="symmetric",
         )
         return mirrored.astype(np.float32)[..., None] / np.float32(255)

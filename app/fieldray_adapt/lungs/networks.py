@@ -25,12 +25,12 @@ from fieldray_adapt.networks.specification import INPUT_NAME, Layer, Specificati
 COMPACT_CHANNELS: Final = (8, 32, 64, 96, 128)
 _CHECK_CHANNELS: Final = (64, 96)
 _BLOCKS: Final = (2, 2, 3, 3)
-SIDE_MULTIPLE: Final = 32
+INPUT_SIDE_MULTIPLE: Final = 32
 """The sides of the compact network's input, in pixels, are multiples of this number: each side is halved five times."""
 
 
 def compact_unet(
-    *, height: int, width: int, channels: tuple[int, ...] = COMPACT_CHANNELS, masks: int = 1
+    *, height: int, width: int, channels: tuple[int, ...] = COMPACT_CHANNELS, mask_count: int = 1
 ) -> Specification:
     """Return the specification of the compact U-Net.
 
@@ -43,9 +43,9 @@ def compact_unet(
     masks
         Number of masks: 1 for the visible lung, 2 for the visible lung and the lung region.
     """
-    if height % SIDE_MULTIPLE or width % SIDE_MULTIPLE or len(channels) != len(COMPACT_CHANNELS):
+    if height % INPUT_SIDE_MULTIPLE or width % INPUT_SIDE_MULTIPLE or len(channels) != len(COMPACT_CHANNELS):
         raise ValueError(
-            f"the input's sides must be multiples of {SIDE_MULTIPLE}, and its channels {len(COMPACT_CHANNELS)} numbers"
+            f"the input's sides must be multiples of {INPUT_SIDE_MULTIPLE}, and its channels {len(COMPACT_CHANNELS)} numbers"
         )
     layers = [convolution("step0", INPUT_NAME, "step0", kernel=3, stride=2)]
     counts, last = {"step0": channels[0]}, "step0"
@@ -75,7 +75,7 @@ def compact_unet(
         width=width,
         input_channels=1,
         layers=(*layers, *mask, *checks),
-        channels={**counts, "mask": masks, **check_counts},
+        channels={**counts, "mask": mask_count, **check_counts},
         outputs={name: name for name in ("logits", "scores", "mask_logits", "mask")},
     )
 
@@ -115,9 +115,9 @@ def _separable(name: str, source: str, channels: str, *, stride: int = 1) -> lis
     return [depthwise_convolution(f"{name}_dw", source, stride=stride), convolution(name, f"{name}_dw", channels)]
 
 
-PUBLISHED_LEVELS: Final = 4
+PUBLISHED_UNET_LEVELS: Final = 4
 """Number of steps down in the published U-Net."""
-PUBLISHED_MARGIN: Final = 92
+PUBLISHED_UNET_MARGIN: Final = 92
 """Number of pixels by which the published U-Net's mask is smaller than the input at each of the four borders."""
 _MIN_BOTTOM_SIDE: Final = 8
 
@@ -128,13 +128,13 @@ def published_mask_side(side: int) -> int:
     Raises ValueError if a pool would halve an odd side, or if the side is too small. The message names possible sides.
     """
     size = side
-    for _ in range(PUBLISHED_LEVELS):
+    for _ in range(PUBLISHED_UNET_LEVELS):
         size -= 4
         if size % 2 or size < _MIN_BOTTOM_SIDE:
             near = [fit for fit in range(188, side + 17, 16) if abs(fit - side) < 16]
             raise ValueError(f"a side of {side} pixels cannot be halved in each step; possible: {near or [188]}")
         size //= 2
-    return side - 2 * PUBLISHED_MARGIN
+    return side - 2 * PUBLISHED_UNET_MARGIN
 
 
 def published_unet(*, side: int, root_channels: int = 64) -> Any:
@@ -149,12 +149,12 @@ def published_unet(*, side: int, root_channels: int = 64) -> Any:
     wanted = published_mask_side(side)
     image = keras.Input((side, side, 1), name="image")
     value, steps = image, list[Any]()
-    for level in range(PUBLISHED_LEVELS):
+    for level in range(PUBLISHED_UNET_LEVELS):
         value = _twice(value, root_channels * 2**level, f"down{level + 1}")
         steps.append(value)
         value = layers.MaxPooling2D(2, name=f"pool{level + 1}")(value)
-    value = _twice(value, root_channels * 2**PUBLISHED_LEVELS, "bottom")
-    for level in reversed(range(PUBLISHED_LEVELS)):
+    value = _twice(value, root_channels * 2**PUBLISHED_UNET_LEVELS, "bottom")
+    for level in reversed(range(PUBLISHED_UNET_LEVELS)):
         channels, name = root_channels * 2**level, f"up{level + 1}"
         value = layers.UpSampling2D(2, name=f"{name}_enlarge")(value)
         value = layers.Conv2D(channels, 2, padding="same", activation="relu", name=f"{name}_conv0", **_START)(value)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 from fieldray_adapt.data.augmentation import PairAugmentation
-from fieldray_adapt.lungs.networks import COMPACT_CHANNELS, SIDE_MULTIPLE, published_mask_side
+from fieldray_adapt.lungs.networks import COMPACT_CHANNELS, INPUT_SIDE_MULTIPLE, published_mask_side
 from fieldray_adapt.recipes.classifier import PackRecipe, PatientSplit
 from fieldray_adapt.recipes.shared import Source, Split, server_addresses
 from fieldray_adapt.recipes.tables import ValidityRules, key, table
@@ -223,7 +223,7 @@ def _stages(recipe: LungRecipe) -> tuple[TrainingStage, ...]:
 
 def _fits(network: LungNetwork, side: int) -> bool:
     if network.kind == "compact":
-        return side % SIDE_MULTIPLE == 0
+        return side % INPUT_SIDE_MULTIPLE == 0
     try:
         return published_mask_side(side) > 0
     except ValueError:
@@ -231,7 +231,7 @@ def _fits(network: LungNetwork, side: int) -> bool:
 
 
 _WANTED: Final = {
-    "compact": f"must have sides that are multiples of {SIDE_MULTIPLE}",
+    "compact": f"must have sides that are multiples of {INPUT_SIDE_MULTIPLE}",
     "published": "must have sides of 188 and steps of 16 above it, for example 572",
 }
 
