@@ -146,7 +146,7 @@ def test_a_parameter_server_updates_a_lung_network_as_one_process_does(momentum:
     rule = UpdateRule(weight_decay=settings.weight_decay, momentum=momentum, clip_norm=GRADIENT_NORM_LIMIT)
     start = ShardState.initial(layout.to_vector(engine.weights()))
     server = Shard(start, layout=layout, ranges=((0, layout.size),), rule=rule)
-    masks = np.zeros((4, SIDE // 2, SIDE // 2, LungNetwork().masks), np.float32)
+    masks = np.zeros((4, SIDE // 2, SIDE // 2, LungNetwork().mask_count), np.float32)
     masks[:, 8:24, 4:14] = 1
     batch = _data().images[:4], masks, np.zeros((0, len(LUNG_CHECKS)), np.float32)
     for rate in (0.01, 0.02, 0.03):

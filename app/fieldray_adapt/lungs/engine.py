@@ -91,7 +91,9 @@ class MaskEngine(KerasState):
         self._network, self.side = network, side
         self.has_checks = network.kind == "compact"
         if self.has_checks:
-            specification = compact_unet(height=side, width=side, channels=network.channels, mask_count=network.masks)
+            specification = compact_unet(
+                height=side, width=side, channels=network.channels, mask_count=network.mask_count
+            )
             self.model = build_network(specification, outputs=["mask_logits", "logits"])
             self.mask_side = side // 2
         else:

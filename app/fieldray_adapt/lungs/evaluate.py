@@ -126,7 +126,7 @@ def select_mask(
 
     `predicted_masks` (rows, columns, masks) are the network's masks for the image with index `index` in `data`.
     """
-    return np.ascontiguousarray(predicted_masks[..., int(data.image_sources[index] in recipe.region_sources)])
+    return np.ascontiguousarray(predicted_masks[..., int(data.image_sources[index] in recipe.region_source_names)])
 
 
 def summarise_fits(data: LungData, fits: Mapping[int, MaskFit]) -> dict[str, SourceFits]:

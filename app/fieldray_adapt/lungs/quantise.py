@@ -24,7 +24,9 @@ _CHECKS_SHARE: Final = 0.5
 def lung_specification(recipe: LungRecipe) -> Specification:
     """Return the specification of the recipe's compact network."""
     network, wanted = recipe.network, recipe.input
-    return compact_unet(height=wanted.height, width=wanted.width, channels=network.channels, mask_count=network.masks)
+    return compact_unet(
+        height=wanted.height, width=wanted.width, channels=network.channels, mask_count=network.mask_count
+    )
 
 
 def quantise_step(run: Run) -> StepFacts:

@@ -89,7 +89,7 @@ class LungNetwork:
     )
 
     @property
-    def masks(self) -> int:
+    def mask_count(self) -> int:
         """Number of masks that the network gives: 1 (visible lung), or 2 (visible lung and lung region)."""
         return 1 + self.region
 
@@ -187,7 +187,7 @@ class LungRecipe(PackRecipe):
         return (*self.masks, *self.chests, *self.ood_images)
 
     @property
-    def region_sources(self) -> frozenset[str]:
+    def region_source_names(self) -> frozenset[str]:
         """The names of the sources whose masks show the lung region and not only the visible lung."""
         return frozenset(source.name for source in self.masks if source.shows == "region")
 
@@ -197,7 +197,7 @@ class LungRecipe(PackRecipe):
         is_whole = spec.fit == "stretch" and not spec.margin and spec.crop == "none"
         return (
             (any(not source.evaluate_only for source in self.masks), "masks", "must have a source for training"),
-            (self.network.region or not self.region_sources, "masks", "with shows = region need network.region"),
+            (self.network.region or not self.region_source_names, "masks", "with shows = region need network.region"),
             (spec.height == spec.width and spec.channels == 1, "input", "must be square, with one channel"),
             (is_whole, "input", "must contain the whole image: fit = stretch, no margin, no crop"),
             (self.split.by == "random", "split.by", "must be random for lung fields"),

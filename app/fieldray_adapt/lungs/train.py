@@ -145,14 +145,17 @@ class StageSamples:
         self._images, self._masks = resize_images(data.images[own], side), resize_images(data.masks[own], side)
         sources, shares = data.image_sources, {source.name: source.share for source in recipe.masks}
         chances = np.array([shares[name] / np.count_nonzero(sources[own] == name) for name in sources[own]])
-        self._chances, self._shows_region = chances / chances.sum(), np.isin(sources[own], [*recipe.region_sources])
+        self._chances, self._shows_region = (
+            chances / chances.sum(),
+            np.isin(sources[own], [*recipe.region_source_names]),
+        )
         weights = {source.name: source.share for source in recipe.chests}
         self._checks: ImagesForChecks | None = (
             data.images_for_checks("training", weights, side=side) if engine.has_checks and recipe.chests else None
         )
         seen = data.indices_of_part("validation")
         self._seen_images, self._seen_masks = data.images[seen], data.masks[seen]
-        self._seen_region = np.isin(sources[seen], [*recipe.region_sources])
+        self._seen_region = np.isin(sources[seen], [*recipe.region_source_names])
 
     def draw_batch(self, generator: np.random.Generator) -> tuple[NDArray[np.uint8], Batch, Batch]:
         """Draw a random batch: images with masks, then images for the image checks.
@@ -183,7 +186,7 @@ class StageSamples:
         seen = mask
         if generator.random() < settings.whitening:
             image, seen = whiten_lung(image, mask, generator)
-        masks = np.stack([seen, mask][: self._recipe.network.masks], axis=-1)
+        masks = np.stack([seen, mask][: self._recipe.network.mask_count], axis=-1)
         image, masks = augment_with_mask(image, masks, settings, generator=generator)
         side = self._engine.mask_side
         return image, mask_targets(

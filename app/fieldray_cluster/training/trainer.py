@@ -176,7 +176,7 @@ class DividedTrainer:
         if recipe.network.kind == "compact":
             side = stages[-1].side
             network = recipe.network
-            made = compact_unet(height=side, width=side, channels=network.channels, mask_count=network.masks)
+            made = compact_unet(height=side, width=side, channels=network.channels, mask_count=network.mask_count)
             self._note(made.layers)
         total, first, average = sum(stage.epochs for stage in stages), 0, Weights()
         checkpoint = Checkpoint(folder / CHECKPOINT_NAME)
