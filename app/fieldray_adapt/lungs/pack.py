@@ -18,7 +18,7 @@ from fieldray_adapt.lungs.figures import (
 )
 from fieldray_adapt.lungs.quantise import lung_specification, run_tflite_file
 from fieldray_adapt.lungs.recipe import LungRecipe, lung_recipe_of
-from fieldray_adapt.lungs.report import FIT_COLUMNS, fit_row
+from fieldray_adapt.lungs.report import MASK_FIT_COLUMNS, mask_fit_row
 from fieldray_adapt.networks.quantise import ConvertedNetwork
 from fieldray_adapt.pack.card import render_card
 from fieldray_adapt.pack.step import read_evaluation
@@ -41,8 +41,8 @@ def lung_card(recipe: LungRecipe, *, data: LungDataFigures, metrics: LungFigures
         metrics=metrics,
         only=evaluated_only,
         both=sorted(set(evaluated_only) & set(data.chests)),
-        head=FIT_COLUMNS,
-        fits=[fit_row(name, found) for name, found in metrics.masks["int8"].items()],
+        head=MASK_FIT_COLUMNS,
+        fits=[mask_fit_row(name, found) for name, found in metrics.masks["int8"].items()],
         **card_arguments,
     )
 

@@ -34,10 +34,10 @@ _MEASURE_TITLES: Final = {
     "average_distance_percent_of_width": "average distance of the outlines, % of the width",
     "distance_95": "95 % of the outline is nearer than, pixels of 512",
 }
-FIT_COLUMNS: Final = ("source", "images", "patients", *_MEASURE_TITLES.values(), "least Dice")
+MASK_FIT_COLUMNS: Final = ("source", "images", "patients", *_MEASURE_TITLES.values(), "least Dice")
 
 
-def fit_row(name: str, fits: SourceFits) -> list[str]:
+def mask_fit_row(name: str, fits: SourceFits) -> list[str]:
     """Return the cells of one source's row in the table of mask fits. `FIT_COLUMNS` has the names of the columns."""
     digits = {"dice": ".4f", "jaccard": ".4f"}
     cells = [figure_text(getattr(fits, key), digits.get(key, ".2f")) for key in _MEASURE_TITLES]
@@ -50,7 +50,7 @@ def report_step(run: Run) -> StepFacts:
     history, recipe = run.read_step_json("train", HISTORY_FILE_NAME, list[EpochFigures]), lung_recipe_of(run)
     curves = [[str(row.epoch), str(row.side), f"{row.loss:.4f}", *_dice_cells(row)] for row in history]
     masks = [
-        Table(rows=[fit_row(*item) for item in found.items()], head=FIT_COLUMNS, caption=name)
+        Table(rows=[mask_fit_row(*item) for item in found.items()], head=MASK_FIT_COLUMNS, caption=name)
         for name, found in metrics.masks.items()
         if found
     ]
