@@ -104,18 +104,18 @@ def train(
 class StageTask:
     """One stage of a lung-field training, as a `TrainingTask`.
 
-    `epochs_before` is the number of epochs in earlier stages.
+    `earlier_epoch_count` is the number of epochs in earlier stages.
     """
 
     samples: StageSamples
     engine: MaskEngine
     stage: TrainingStage
-    epochs_before: int
-    panels: Path
+    earlier_epoch_count: int
+    panel_folder: Path
 
     def steps(self, epoch: int) -> Iterator[float]:
         """Perform the training steps of an epoch, and yield the loss of each step (see `TrainingTask.steps`)."""
-        training, rate = self.samples.training, stage_learning_rate(self.stage, epoch - self.epochs_before)
+        training, rate = self.samples.training, stage_learning_rate(self.stage, epoch - self.earlier_epoch_count)
         generator = np.random.default_rng((training.seed, epoch))
         for step in range(training.steps_per_epoch):
             batch = self.samples.draw_batch(generator)
@@ -132,7 +132,7 @@ class StageTask:
 
         Returns `figures` with the measured figures added (see `TrainingTask.validate`).
         """
-        return self.samples.validate(average, structs.replace(figures, side=self.stage.side), self.panels)
+        return self.samples.validate(average, structs.replace(figures, side=self.stage.side), self.panel_folder)
 
 
 class StageSamples:
@@ -193,7 +193,7 @@ class StageSamples:
             resize_images(masks.transpose(2, 0, 1), side), shows_region=bool(self._shows_region[index])
         )
 
-    def draw_check(self, generator: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    def draw_image_for_checks(self, generator: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
         """Draw a random augmented image, and the right answer of each image check (see `ImagesForChecks.draw`).
 
         Raises ValueError if the recipe has no images for the image checks.
@@ -203,10 +203,10 @@ class StageSamples:
         settings, share = self._recipe.checks_augmentation, self.training.ood_share
         return self._checks.draw_training_image(settings, ood_share=share, generator=generator)
 
-    def validate(self, average: Weights, figures: EpochFigures, panels: Path) -> EpochFigures:
+    def validate(self, average: Weights, figures: EpochFigures, panel_folder: Path) -> EpochFigures:
         """Return `figures` with the validation Dice of the averaged weights.
 
-        Writes a picture of fixed images with true and predicted masks to the folder `panels`.
+        Writes a picture of fixed images with true and predicted masks to the folder `panel_folder`.
         """
         if not len(self._seen_images):
             return figures
@@ -218,7 +218,7 @@ class StageSamples:
         found = found[np.arange(len(found)), :, :, self._seen_region.astype(int)]
         values = np.array([dice_coefficient(one >= 0.5, true > 127) for one, true in zip(found, truth, strict=True)])
         if count := self.training.panel_images:
-            panel = panels / f"epoch-{figures.epoch:03d}.png"
+            panel = panel_folder / f"epoch-{figures.epoch:03d}.png"
             draw_panel(panel, self._seen_images[:count], truth[:count], found[:count])
         row = dict[str, float]()
         for name, is_own in (("", ~self._seen_region), ("region_", self._seen_region)):

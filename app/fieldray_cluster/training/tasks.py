@@ -460,7 +460,8 @@ class _LungReplica(Replica):
         own, checked = plan.sample_slice(with_masks, worker), plan.sample_slice(with_targets, worker)
         pairs = [self._samples.draw_pair(generator(index)) for index in range(own.start, own.stop)]
         drawn = [
-            self._samples.draw_check(generator(with_masks + index)) for index in range(checked.start, checked.stop)
+            self._samples.draw_image_for_checks(generator(with_masks + index))
+            for index in range(checked.start, checked.stop)
         ]
         images = np.stack([*(image for image, _ in pairs), *(image for image, _ in drawn)])
         targets = [target for _, target in drawn]
