@@ -43,7 +43,7 @@ RECIPE = Path(__file__).parents[2] / "models" / "recipes" / "pneumonia-paediatri
 
 def test_an_int8_file_maps_as_a_whole() -> None:
     placement = read_placement(tiny_model_bytes())
-    assert placement.mapped_count == len(placement.operators) and not placement.left_on_cpu
+    assert placement.edgetpu_operator_count == len(placement.operators) and not placement.cpu_operator_counts
     assert placement.subgraphs == 1 and not placement.compiled
     # int8 weights 4 x 4x4x1 and 1 x 1x1x4, int32 biases 4 and 1, and two reshapes to two int32 sides each
     assert placement.weight_bytes == 64 + 4 + 4 * 4 + 4 + 2 * 2 * 4
@@ -55,8 +55,8 @@ def test_an_int8_file_maps_as_a_whole() -> None:
 
 def test_float_values_do_not_map() -> None:
     placement = read_placement(tiny_model_bytes("float32"))
-    assert placement.mapped_count == 0 and placement.subgraphs == 0 and placement.estimate_ms is None
-    assert any("float32" in why for why in placement.left_on_cpu)
+    assert placement.edgetpu_operator_count == 0 and placement.subgraphs == 0 and placement.estimate_ms is None
+    assert any("float32" in why for why in placement.cpu_operator_counts)
 
 
 def test_operators_after_one_on_the_cpu_stay_on_the_cpu() -> None:
@@ -66,11 +66,11 @@ def test_operators_after_one_on_the_cpu_stay_on_the_cpu() -> None:
                 code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.FLOOR
 
     placement = read_placement(changed_model(unknown_scores))
-    left = placement.left_on_cpu
+    left = placement.cpu_operator_counts
     assert left["FLOOR: not an operator of the Edge TPU"] == 1
     # the conversion of the scores to uint8 follows this operator; the class maps and features do not depend on it
     assert left["QUANTIZE: comes after an operator that stays on the CPU"] == 1
-    assert placement.mapped_count == len(placement.operators) - 2
+    assert placement.edgetpu_operator_count == len(placement.operators) - 2
 
 
 def test_an_unfixed_size_and_a_fused_pool_are_named() -> None:
@@ -84,8 +84,8 @@ def test_an_unfixed_size_and_a_fused_pool_are_named() -> None:
             if isinstance(row.builtinOptions, schema.Pool2DOptionsT):
                 row.builtinOptions.fusedActivationFunction = 1
 
-    assert any("size is not fixed" in why for why in read_placement(changed_model(dynamic)).left_on_cpu)
-    assert any("fused" in why for why in read_placement(changed_model(fused)).left_on_cpu)
+    assert any("size is not fixed" in why for why in read_placement(changed_model(dynamic)).cpu_operator_counts)
+    assert any("fused" in why for why in read_placement(changed_model(fused)).cpu_operator_counts)
 
 
 def test_the_estimate_is_the_published_fit() -> None:
@@ -108,7 +108,7 @@ COMPILED = fake_compile(tiny_model_bytes(), (1, 5000), (2, 300), oldest_runtime=
 
 def test_a_compiled_file_gives_exact_figures() -> None:
     placement = read_placement(COMPILED)
-    assert placement.compiled and placement.subgraphs == 1 and placement.mapped_count == 1
+    assert placement.compiled and placement.subgraphs == 1 and placement.edgetpu_operator_count == 1
     assert (placement.cached_bytes, placement.streamed_bytes, placement.min_runtime) == (5000, 300, 14)
     assert "exact" in describe_placement(placement) and "version 14" in describe_placement(placement)
 

@@ -88,12 +88,12 @@ class Placement:
     min_runtime: int | None = None
 
     @property
-    def mapped_count(self) -> int:
+    def edgetpu_operator_count(self) -> int:
         """Number of operators on the Edge TPU. In a compiled file, each subgraph counts as one operator."""
         return sum(not row.cpu_reason for row in self.operators)
 
     @property
-    def left_on_cpu(self) -> Mapping[str, int]:
+    def cpu_operator_counts(self) -> Mapping[str, int]:
         """Number of operators on the CPU, by name and reason in the form "NAME: reason"."""
         return Counter(f"{row.name}: {row.cpu_reason}" for row in self.operators if row.cpu_reason)
 
@@ -266,12 +266,12 @@ def describe_placement(placement: Placement) -> str:
     """Return a placement as lines of text for a person."""
     kind = "Compiled for the Edge TPU (exact)" if placement.compiled else "Forecast for the Edge TPU (not compiled)"
     lines = [
-        f"{kind}: {placement.mapped_count} of {len(placement.operators)} operators mapped, "
+        f"{kind}: {placement.edgetpu_operator_count} of {len(placement.operators)} operators mapped, "
         f"{placement.subgraphs} subgraph(s)",
         f"Weights kept on the chip {placement.cached_bytes / MIB:.2f} MiB, "
         f"sent over USB for every image {placement.streamed_bytes / MIB:.2f} MiB",
     ]
-    lines += [f"  on the CPU: {count} x {why}" for why, count in placement.left_on_cpu.items()]
+    lines += [f"  on the CPU: {count} x {why}" for why, count in placement.cpu_operator_counts.items()]
     if placement.estimate_ms is not None:
         lines.append(f"About {placement.estimate_ms:.1f} ms per image on USB 3: an estimate, not measured")
     if placement.min_runtime is not None:
@@ -309,7 +309,7 @@ def compile_for_edgetpu(data: bytes, *, compiler: Path) -> tuple[bytes, Placemen
             raise EnvironmentProblem(reason("compiler_failed", detail=_last_line(text)))
         compiled = made.read_bytes()
     found = read_placement(compiled)
-    mapped, subgraphs = (found.mapped_count, found.subgraphs) if found.compiled else (0, 0)
+    mapped, subgraphs = (found.edgetpu_operator_count, found.subgraphs) if found.compiled else (0, 0)
     if mapped < len(found.operators) or subgraphs != 1:
         raise UsageProblem(reason("compiled_partly", subgraphs=subgraphs, operators=len(found.operators) - mapped))
     return compiled, found
@@ -337,11 +337,13 @@ def _last_line(text: str) -> str:
 def placement_step(run: Run) -> StepFacts:
     """Forecast which operators of the int8 file run on the Edge TPU. Writes placement.json and placement.txt."""
     placement = read_placement(read_converted_file(run, "int8").data)
-    run.write_step_json("placement", "placement.json", asdict(placement) | {"left_on_cpu": dict(placement.left_on_cpu)})
+    run.write_step_json(
+        "placement", "placement.json", asdict(placement) | {"left_on_cpu": dict(placement.cpu_operator_counts)}
+    )
     write_atomically(run.step_folder("placement") / "placement.txt", (describe_placement(placement) + "\n").encode())
     return {
         "operators": len(placement.operators),
-        "mapped": placement.mapped_count,
+        "mapped": placement.edgetpu_operator_count,
         "subgraphs": placement.subgraphs,
         "cached_mib": round(placement.cached_bytes / MIB, 2),
         "streamed_mib": round(placement.streamed_bytes / MIB, 2),
