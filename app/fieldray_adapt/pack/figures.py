@@ -18,7 +18,7 @@ from fieldray_adapt.evaluation.figures import (
 )
 
 
-class PackPart(ImageCounts, frozen=True, kw_only=True):
+class PackPartFigures(ImageCounts, frozen=True, kw_only=True):
     """The figures in a pack's manifest that were measured on one set of images, such as the test images.
 
     `classes` has the table `PointFigures.classes` of each operating point, by the point's name.
@@ -30,7 +30,7 @@ class PackPart(ImageCounts, frozen=True, kw_only=True):
     classes: dict[str, dict[str, dict[str, Share]]]
 
     @classmethod
-    def from_figures(cls, figures: PartFigures) -> PackPart:
+    def from_figures(cls, figures: PartFigures) -> PackPartFigures:
         """Return the figures that the manifest contains. All other fields of `figures` are on the model card only."""
         return cls(
             images=figures.images,
@@ -53,22 +53,22 @@ class ReferenceScores(Struct, frozen=True, kw_only=True):
     scores: tuple[int, ...]
 
 
-class PackLabel(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PackLabelFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The figures of one label in a pack's manifest, on test images and on images of another hospital."""
 
-    test: PackPart
-    external_test: PackPart | None = None
+    test: PackPartFigures
+    external_test: PackPartFigures | None = None
     reference: ReferenceScores
     heat_map: HeatMapScale | None = None
     shortcuts: dict[str, float]
     float_against_int8: Int8Comparison
 
     @classmethod
-    def from_figures(cls, figures: LabelFigures) -> PackLabel:
+    def from_figures(cls, figures: LabelFigures) -> PackLabelFigures:
         """Return the figures of a label that the manifest contains."""
         return cls(
-            test=PackPart.from_figures(figures.test),
-            external_test=PackPart.from_figures(figures.external_test) if figures.external_test else None,
+            test=PackPartFigures.from_figures(figures.test),
+            external_test=PackPartFigures.from_figures(figures.external_test) if figures.external_test else None,
             reference=ReferenceScores(scores=figures.test.score_counts),
             heat_map=figures.heat_map,
             shortcuts=figures.shortcuts,
@@ -88,6 +88,6 @@ class PackFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     counted: CountingRule
-    labels: dict[str, PackLabel]
+    labels: dict[str, PackLabelFigures]
     ood_gate: OodCheckFigures
     evidence_inside: EvidenceFigures | None = None

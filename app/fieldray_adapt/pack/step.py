@@ -31,7 +31,7 @@ from fieldray_adapt.evaluation.figures import (
 )
 from fieldray_adapt.files import digest, file_sha256, json_bytes, raise_if_damaged, remove_on_failure, to_builtins
 from fieldray_adapt.pack.card import find_warnings, model_card
-from fieldray_adapt.pack.figures import PackFigures, PackLabel
+from fieldray_adapt.pack.figures import PackFigures, PackLabelFigures
 from fieldray_adapt.pack.manifest import make_manifest
 from fieldray_adapt.pack.writing import (
     GOLDEN_TOLERANCE,
@@ -116,7 +116,7 @@ def published_cross_validation(run: Run) -> Mapping[str, CrossValidationFigures]
 def _figures(run: Run, results: ClassifierFigures) -> PackFigures:
     return PackFigures(
         counted=CARD_COUNTING_RULE,
-        labels={code: PackLabel.from_figures(found) for code, found in results.labels.items()},
+        labels={code: PackLabelFigures.from_figures(found) for code, found in results.labels.items()},
         ood_gate=results.gate,
         evidence_inside=results.labels[run.recipe.pack_labels[0].code].evidence_inside,
     )
