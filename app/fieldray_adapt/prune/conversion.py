@@ -33,7 +33,7 @@ class _Tested(Struct, frozen=True, kw_only=True):
 class Conversion:
     """The int8 file of a network, the test accuracy (0..1) of the float network, and that of the int8 file."""
 
-    int8: bytes
+    int8_file: bytes
     accuracy: float
     accuracy_int8: float
 
@@ -45,7 +45,7 @@ def convert_and_test(
     images: NDArray[np.uint8],
     test: LabelledImages,
     settings: EngineSettings,
-    say: Callable[[], None] = lambda: None,
+    on_start: Callable[[], None] = lambda: None,
 ) -> Conversion:
     """Convert a network to an int8 file, and measure the test accuracies of network and file.
 
@@ -65,7 +65,7 @@ def convert_and_test(
     key, path, file = digest(*network, images, test), folder / "tested.json", folder / "int8.tflite"
     tested = read_json_if_present(path, _Tested)
     if tested is None or tested.key != key:
-        say()
+        on_start()
         data = quantise(*network, representative=images).data
         right, _ = measure_accuracy(*network, data=test, settings=settings)
         write_atomically(file, data)

@@ -320,7 +320,7 @@ class PruningStudy:
         self._say("timing every network")
         timed = self._timer(
             networks,
-            files={name: one.int8 for name, one in found.items()},
+            files={name: one.int8_file for name, one in found.items()},
             images=images,
             settings=self._settings,
             rounds=self._recipe.rounds,

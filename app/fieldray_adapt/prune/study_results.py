@@ -138,7 +138,7 @@ def network_figures(
         test_accuracy_int8=conversion.accuracy_int8,
         milliseconds_per_image=dict(milliseconds),
         speed_up={kind: original[1][kind] / own for kind, own in milliseconds.items()},
-        int8_bytes=len(conversion.int8),
+        int8_bytes=len(conversion.int8_file),
         channels=dict(network[0].channels),
     )
 
