@@ -26,10 +26,10 @@ from fieldray_adapt.training.loop import Effort
 class PruningTask(Protocol):
     """The interface of an object that measures, cuts and retrains networks for the pruning loop."""
 
-    def zero_shares(self, specification: Specification, weights: Weights) -> ChannelScores:
+    def measure_zero_shares(self, specification: Specification, weights: Weights) -> ChannelScores:
         """Return the average percentage of zeros (APoZ) of each channel on the calibration images, by channel set."""
 
-    def cut(
+    def cut_channels(
         self, specification: Specification, weights: Weights, *, keep: KeptChannels
     ) -> tuple[Specification, Weights]:
         """Return the smaller network that has only the channels of `keep`, and the smaller network's weights."""
@@ -39,7 +39,7 @@ class PruningTask(Protocol):
         rate.
         """
 
-    def quality(self, specification: Specification, weights: Weights) -> tuple[float, float]:
+    def measure_quality_and_loss(self, specification: Specification, weights: Weights) -> tuple[float, float]:
         """Return a network's quality (0..1, higher is better) and loss, both on the validation images."""
 
     def seconds_per_image(self, specification: Specification, weights: Weights) -> float:
@@ -108,9 +108,9 @@ def _iterate(task: PruningTask, plan: PruneRecipe, folder: PruningRunFolder, *, 
         largest_share=plan.largest_share,
         multiple=plan.multiple,
     )
-    keep = select_channels(task.zero_shares(specification, weights), rule=rule)
-    specification, weights = task.cut(specification, weights, keep=keep)
-    before, _ = task.quality(specification, weights)
+    keep = select_channels(task.measure_zero_shares(specification, weights), rule=rule)
+    specification, weights = task.cut_channels(specification, weights, keep=keep)
+    before, _ = task.measure_quality_and_loss(specification, weights)
     effort = Effort(batch_size=round(settings.batch_size), epochs=settings.epochs, learning_rate=settings.learning_rate)
     weights = task.retrain(specification, weights, effort=effort, seed=seed + number)
     row = _measure(task, specification, weights, number=number, begun=begun, before=before, settings=settings)
@@ -128,7 +128,7 @@ def _measure(
     before: float | None = None,
     settings: IterationSettings | None = None,
 ) -> Iteration:
-    quality, loss = task.quality(specification, weights)
+    quality, loss = task.measure_quality_and_loss(specification, weights)
     return Iteration(
         number=number,
         parameters=parameter_count(specification),
