@@ -292,7 +292,7 @@ def _task(folder: Path) -> ImagePruningTask:
             settings=EngineSettings(threads=1),
         ),
         folder=folder,
-        calibration=8,
+        calibration_image_count=8,
     )
 
 
@@ -361,4 +361,4 @@ def test_quality_is_the_auc_where_the_label_is_known(tmp_path: Path) -> None:
     weights["class_maps/kernel"][:] = 0
     weights["class_maps/bias"][:] = 0
     # equal logits of 0 for all: AUC one half, cross-entropy log 2
-    assert _task(tmp_path).quality(network, weights) == (0.5, pytest.approx(np.log(2)))
+    assert _task(tmp_path).measure_quality_and_loss(network, weights) == (0.5, pytest.approx(np.log(2)))

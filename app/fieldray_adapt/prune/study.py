@@ -215,8 +215,8 @@ class PruningStudy:
             training=training,
             validation=self._parts.validation,
             settings=self._training_settings,
-            calibration=run.calibration,
-            batch_sizes=run.batch_sizes if isinstance(run, PruningRunRecipe) else (),
+            calibration_image_count=run.calibration,
+            candidate_batch_sizes=run.batch_sizes if isinstance(run, PruningRunRecipe) else (),
             folder=self._folder / name,
             progress=self._epoch_progress(name),
         )
@@ -275,7 +275,7 @@ class PruningStudy:
             whole = self.original()
             keep = select_in_one_shot(*whole, kind=row.kind, share=row.share, seed=self._recipe.seed)
             task = self._task(row.name, run=row)
-            specification, weights = task.cut(*whole, keep=keep)
+            specification, weights = task.cut_channels(*whole, keep=keep)
             weights = task.retrain(specification, weights, effort=row.training, seed=self._recipe.seed)
             save_network(path, path.with_suffix(".json"), specification, weights)
         return load_network(path, path.with_suffix(".json"))

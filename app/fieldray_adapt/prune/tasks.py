@@ -117,21 +117,21 @@ class ArrayPruningTask:
     validation: LabelledImages
     settings: EngineSettings
     folder: Path
-    calibration: int = 500
-    batch_sizes: Sequence[int] = ()
+    calibration_image_count: int = 500
+    candidate_batch_sizes: Sequence[int] = ()
     progress: RowProgress = lambda _: None
 
-    def zero_shares(self, specification: Specification, weights: Weights) -> ChannelScores:
+    def measure_zero_shares(self, specification: Specification, weights: Weights) -> ChannelScores:
         """Return the average percentage of zeros (APoZ) of each channel, by channel set.
 
         The shares are measured on the first `calibration` training images. The images are in random order.
         """
-        images = self.training.images[: self.calibration]
+        images = self.training.images[: self.calibration_image_count]
         return measure_zero_shares(
             specification, weights, batches=[images[at : at + 100] for at in range(0, len(images), 100)]
         )
 
-    def cut(
+    def cut_channels(
         self, specification: Specification, weights: Weights, *, keep: KeptChannels
     ) -> tuple[Specification, Weights]:
         """Return the smaller network that has only the channels of `keep`, and the smaller network's weights.
@@ -139,7 +139,7 @@ class ArrayPruningTask:
         The weights are scaled so that the mean output of each layer does not change (see `restore_scale`).
         """
         smaller, sliced = keep_channels(specification, weights, keep=keep)
-        images = self.training.images[: self.calibration]
+        images = self.training.images[: self.calibration_image_count]
         return smaller, restore_scale((specification, weights), (smaller, sliced), keep=keep, images=images)
 
     def retrain(self, specification: Specification, weights: Weights, *, effort: Effort, seed: int) -> Weights:
@@ -160,7 +160,7 @@ class ArrayPruningTask:
         remove_checkpoints(self.folder)
         return trained
 
-    def quality(self, specification: Specification, weights: Weights) -> tuple[float, float]:
+    def measure_quality_and_loss(self, specification: Specification, weights: Weights) -> tuple[float, float]:
         """Return the accuracy (0..1) and the cross-entropy of a network on the validation images."""
         return measure_accuracy(specification, weights, data=self.validation, settings=self.settings)
 
@@ -174,7 +174,9 @@ class ArrayPruningTask:
 
         The training times are measured. None if there are no candidate batch sizes.
         """
-        return fastest_batch_size(specification, weights, batch_sizes=self.batch_sizes, settings=self.settings)
+        return fastest_batch_size(
+            specification, weights, batch_sizes=self.candidate_batch_sizes, settings=self.settings
+        )
 
 
 def without_dropout(specification: Specification) -> Specification:
@@ -210,22 +212,22 @@ class ImagePruningTask:
     validation: Samples
     options: TrainingOptions
     folder: Path
-    calibration: int
-    batch_sizes: tuple[int, ...] = ()
+    calibration_image_count: int
+    candidate_batch_sizes: tuple[int, ...] = ()
     progress: Progress = lambda _what, _done, _total: None
 
-    def zero_shares(self, specification: Specification, weights: Weights) -> ChannelScores:
+    def measure_zero_shares(self, specification: Specification, weights: Weights) -> ChannelScores:
         """Return the average percentage of zeros (APoZ) of each channel, by channel set.
 
         The shares are measured on `calibration` random training images. Equal seeds of the training give equal images.
         """
         generator = np.random.default_rng(self.options.schedule.seed)
-        chosen = np.sort(generator.permutation(len(self.training))[: self.calibration])
+        chosen = np.sort(generator.permutation(len(self.training))[: self.calibration_image_count])
         parts = (chosen[at : at + _BATCH] for at in range(0, len(chosen), _BATCH))
         batches = (self.training.images[part].astype(np.float32) / np.float32(255) for part in parts)
         return measure_zero_shares(specification, weights, batches=batches)
 
-    def cut(
+    def cut_channels(
         self, specification: Specification, weights: Weights, *, keep: KeptChannels
     ) -> tuple[Specification, Weights]:
         """Return the smaller network that has only the channels of `keep`, and the smaller network's weights.
@@ -264,7 +266,7 @@ class ImagePruningTask:
         )
         return trained
 
-    def quality(self, specification: Specification, weights: Weights) -> tuple[float, float]:
+    def measure_quality_and_loss(self, specification: Specification, weights: Weights) -> tuple[float, float]:
         """Return the AUC and the cross-entropy of the first label, on the validation images whose label is known."""
         engine = open_engine(specification, weights, settings=self.options.settings, name=self.options.engine)
         targets = self.validation.targets[:, 0]
@@ -285,7 +287,9 @@ class ImagePruningTask:
 
         The training times are measured. None if there are no candidate batch sizes.
         """
-        return fastest_batch_size(specification, weights, batch_sizes=self.batch_sizes, settings=self.options.settings)
+        return fastest_batch_size(
+            specification, weights, batch_sizes=self.candidate_batch_sizes, settings=self.options.settings
+        )
 
 
 class PrunedNetwork(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -373,8 +377,8 @@ def prune_by_recipe(
         validation=validation,
         options=options,
         folder=folder,
-        calibration=chosen.calibration,
-        batch_sizes=chosen.batch_sizes,
+        calibration_image_count=chosen.calibration,
+        candidate_batch_sizes=chosen.batch_sizes,
         progress=run.progress,
     )
     decisive = (
