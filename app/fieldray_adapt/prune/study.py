@@ -140,7 +140,7 @@ class PruningStudy:
 
     def report(self) -> StudyResults:
         """Test and time all networks made until now. Writes the file `results` of the recipe, and report.html."""
-        networks = {ORIGINAL: self.original()}
+        networks = {ORIGINAL: self.original_network()}
         for run in self._recipe.runs:
             folder = self._run_folder(run)
             for iteration in folder.iterations()[1:]:
@@ -153,7 +153,7 @@ class PruningStudy:
         write_report(self._recipe.results.with_name("report.html"), results)
         return results
 
-    def original(self) -> Network:
+    def original_network(self) -> Network:
         """Return the trained original network. It is trained on the first call, and stored in the study's folder."""
         recipe = self._recipe.original
         specification = recipe.specification()
@@ -242,7 +242,7 @@ class PruningStudy:
                 return
 
     def _beginning(self, run: PruningRunRecipe) -> Network:
-        return self._network_after(run.continues, run.after_iteration)[0] if run.continues else self.original()
+        return self._network_after(run.continues, run.after_iteration)[0] if run.continues else self.original_network()
 
     def _network_after(self, name: str, iteration: int | None) -> tuple[Network, Iteration]:
         """Return the network of the run `name` after an iteration, and the iteration's figures.
@@ -272,7 +272,7 @@ class PruningStudy:
         path = self._baseline_path(row)
         if not path.is_file():
             self._say(f"one-shot pruning: {row.kind}, {row.share:g} of each layer's channels kept")
-            whole = self.original()
+            whole = self.original_network()
             keep = select_in_one_shot(*whole, kind=row.kind, share=row.share, seed=self._recipe.seed)
             task = self._task(row.name, run=row)
             specification, weights = task.cut_channels(*whole, keep=keep)
