@@ -11,7 +11,13 @@ import numpy as np
 
 from fieldray_adapt.files import write_published
 from fieldray_adapt.prune.iterations import IterationSettings
-from fieldray_adapt.prune.study_results import ORIGINAL, MeasuredIteration, NetworkFigures, PruningRun, StudyResults
+from fieldray_adapt.prune.study_results import (
+    ORIGINAL_NAME,
+    MeasuredIteration,
+    NetworkFigures,
+    PruningRun,
+    StudyResults,
+)
 from fieldray_adapt.reports.page import (
     Figure,
     Paragraph,
@@ -41,12 +47,12 @@ batches of 100 in the training engine. All networks were timed alternately in on
 
 def write_report(path: Path, results: StudyResults) -> None:
     """Write the report page of a pruning study as an HTML file. Raises StorageProblem."""
-    runs = {name: found for name, found in results.runs.items() if found.measured}
-    curves = [_curve(name, found.measured, results.original) for name, found in runs.items()]
+    runs = {name: found for name, found in results.runs.items() if found.measured_iterations}
+    curves = [_curve(name, found.measured_iterations, results.original) for name, found in runs.items()]
     others = {name: (row.speed_up["int8"], row.test_accuracy) for name, row in results.baselines.items()}
     profiled = profile_report_parts(results.profile) if results.profile else []
     sections = [
-        Section(title="Original", parts=[_table({ORIGINAL: results.original}), _milliseconds(results.original)]),
+        Section(title="Original", parts=[_table({ORIGINAL_NAME: results.original}), _milliseconds(results.original)]),
         Section(title="Accuracy and speed", parts=_plots(curves, others)),
         *[Section(title=f"Run {name}", parts=_run(found)) for name, found in runs.items()],
         Section(title="One-shot pruning", parts=[_table(results.baselines)] if results.baselines else []),
@@ -64,12 +70,13 @@ def _plots(curves: Sequence[PruningCurve], others: Mapping[str, tuple[float, flo
 def _run(results: PruningRun) -> list[ReportPart]:
     names = [field.name for field in fields(IterationSettings)]
     settings = [
-        [str(row.iteration), *(f"{getattr(row.settings, name):.4g}" for name in names)] for row in results.measured
+        [str(row.iteration), *(f"{getattr(row.settings, name):.4g}" for name in names)]
+        for row in results.measured_iterations
     ]
     head = ("iteration", *(name.replace("_", " ") for name in names))
     return [
         Paragraph(f"Stopped by: {results.stopped_by.replace('_', ' ')}."),
-        _table({str(row.iteration): row for row in results.measured}),
+        _table({str(row.iteration): row for row in results.measured_iterations}),
         Table(head=head, rows=settings, caption="The settings of each iteration."),
         *_by_epochs(results),
     ]
@@ -80,7 +87,7 @@ def _by_epochs(results: PruningRun) -> list[ReportPart]:
 
     Empty if all trainings had one number of epochs.
     """
-    found = {row.iteration: row.test_accuracy_from_random_weights_by_epochs for row in results.measured}
+    found = {row.iteration: row.test_accuracy_from_random_weights_by_epochs for row in results.measured_iterations}
     epochs = list(dict.fromkeys(name for own in found.values() for name in own))
     rows = [[str(iteration), *(_spread(own.get(name, ())) for name in epochs)] for iteration, own in found.items()]
     head = ("iteration", *(f"{name} epochs" for name in epochs))

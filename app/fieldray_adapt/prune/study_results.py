@@ -15,7 +15,7 @@ from fieldray_adapt.prune.conversion import Conversion
 from fieldray_adapt.prune.iterations import Iteration, IterationSettings
 from fieldray_adapt.training.profile import Network, Profile
 
-ORIGINAL: Final = "original"
+ORIGINAL_NAME: Final = "original"
 
 
 class NetworkFigures(Struct, frozen=True, kw_only=True):
@@ -91,7 +91,7 @@ class PruningRun(Struct, frozen=True, kw_only=True):
     iterations: tuple[IterationFigures, ...]
 
     @property
-    def measured(self) -> list[MeasuredIteration]:
+    def measured_iterations(self) -> list[MeasuredIteration]:
         """All iterations except iteration 0 (the original network), with the figures of their networks."""
         return [row for row in self.iterations if isinstance(row, MeasuredIteration)]
 
