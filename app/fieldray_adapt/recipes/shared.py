@@ -77,16 +77,16 @@ def object_copy_path(address: str, *, run_folder: Path) -> Path:
     return run_folder / "objects" / protocol / rest
 
 
-def with_copy_paths(value: T, *, run_folder: Path) -> T:
+def with_object_copy_paths(value: T, *, run_folder: Path) -> T:
     """Return a table of a recipe, in which each address is replaced by the path of the copy in the run folder."""
     found: Any = value
     if isinstance(value, Path) and (address := server_address(value)):
         found = object_copy_path(address, run_folder=run_folder)
     elif isinstance(value, tuple):
-        found = tuple(with_copy_paths(one, run_folder=run_folder) for one in value)
+        found = tuple(with_object_copy_paths(one, run_folder=run_folder) for one in value)
     elif is_dataclass(value):
         old = {known.name: getattr(value, known.name) for known in fields(value) if known.init}
-        new = {name: with_copy_paths(one, run_folder=run_folder) for name, one in old.items()}
+        new = {name: with_object_copy_paths(one, run_folder=run_folder) for name, one in old.items()}
         found = replace(cast("Any", value), **new) if new != old else value
     return cast("T", found)
 
