@@ -42,7 +42,7 @@ from fieldray_adapt.evaluation.figures import DataDigests, DataFigures, Duplicat
 from fieldray_adapt.files import digest, file_sha256, to_builtins, write_atomically
 from fieldray_adapt.recipes.classifier import NO_WEIGHTS, ClassifierRecipe
 from fieldray_adapt.recipes.shared import LabelRule, Source
-from fieldray_adapt.recipes.tables import Location, Problem
+from fieldray_adapt.recipes.tables import Problem, ValueLocation
 from fieldray_adapt.run import SPLIT_FILE_NAME, Run, Step, StepFacts
 from fieldray_adapt.training.classifier import Samples
 from fieldray_adapt.training.engine_interface import averaging_matrix
@@ -468,7 +468,7 @@ def _single_class_groups(recipe: ClassifierRecipe, rows: Sequence[Row]) -> Itera
                 yield Problem(("data",), text)
 
 
-def _source_problems(source: Source, at: Location, every_image: bool) -> tuple[list[Row], list[Problem]]:
+def _source_problems(source: Source, at: ValueLocation, every_image: bool) -> tuple[list[Row], list[Problem]]:
     rows, wrong = find_rows(source)
     details = [found.text for found in wrong]
     missing = [row for row in rows if every_image and not row.path.is_file()]
@@ -476,7 +476,7 @@ def _source_problems(source: Source, at: Location, every_image: bool) -> tuple[l
     return rows, [*_grouped_problems(details, at, lead="cannot be used: "), *_grouped_problems(files, at)]
 
 
-def _grouped_problems(details: Sequence[str], at: Location, *, lead: str = "") -> Iterator[Problem]:
+def _grouped_problems(details: Sequence[str], at: ValueLocation, *, lead: str = "") -> Iterator[Problem]:
     """Yield a problem for each of `details`. The text of each problem starts with `lead`.
 
     Details that differ only in file names and numbers become one problem with a count. Otherwise one wrong pattern
@@ -493,7 +493,9 @@ def _grouped_problems(details: Sequence[str], at: Location, *, lead: str = "") -
         yield Problem(at, f"has {sum(map(len, list(groups.values())[_MAX_PROBLEMS:]))} more problems of this kind")
 
 
-def _single_class(labels: Sequence[LabelRule], source: Source, rows: Sequence[Row], at: Location) -> Iterator[Problem]:
+def _single_class(
+    labels: Sequence[LabelRule], source: Source, rows: Sequence[Row], at: ValueLocation
+) -> Iterator[Problem]:
     """Yield a problem for a source whose images are all positive, or all negative, for every label.
 
     A network would learn to recognise the source and not the finding.

@@ -23,7 +23,7 @@ from fieldray.plain_text import make_visible
 from fieldray.reasons import reason
 
 T = TypeVar("T")
-Location = tuple[str | int, ...]
+ValueLocation = tuple[str | int, ...]
 """The location of a value in a TOML document: names of tables and keys, and indices of lists, which start at 0."""
 
 _WRONG: Final = object()
@@ -192,7 +192,7 @@ def require_allowed_values(table: Any) -> None:
 class TableKey:
     """A key of a recipe's table: type, description, and default value (MISSING for a key that a document needs)."""
 
-    kind: Any
+    value_type: Any
     key: Key
     default: Any
 
@@ -214,7 +214,7 @@ def table_keys(table: Any, descriptions: Mapping[str, Key] | None = None) -> dic
         kind, keys = _described(hints[known.name])
         own = known.metadata.get(_KEY)
         keys = [*keys, own] if own else keys or [(descriptions or {}).get(known.name, Key())]
-        found[known.name] = TableKey(kind=kind, key=_merged(keys), default=_default(known))
+        found[known.name] = TableKey(value_type=kind, key=_merged(keys), default=_default(known))
     return found
 
 
@@ -222,7 +222,7 @@ def table_keys(table: Any, descriptions: Mapping[str, Key] | None = None) -> dic
 class Problem:
     """A problem with one value of a document: the location of the value, and the problem in words."""
 
-    location: Location
+    location: ValueLocation
     detail: str
 
     @property
@@ -246,7 +246,7 @@ def parse_table(kind: type[T], table: Mapping[str, Any]) -> T | list[Problem]:
     return problems or typing.cast("T", value)
 
 
-def find_line(text: str, location: Location) -> int:
+def find_line(text: str, location: ValueLocation) -> int:
     """Return the number of the line on which a value of a TOML document begins; the first line is 1.
 
     If the text has no such value, the line of the innermost surrounding table is returned, or 1.
@@ -263,7 +263,7 @@ class _Reading:
     def __init__(self, problems: list[Problem]) -> None:
         self._problems = problems
 
-    def value(self, kind: Any, value: object, at: Location, key: Key) -> Any:
+    def value(self, kind: Any, value: object, at: ValueLocation, key: Key) -> Any:
         """Return a value parsed as the type `kind`. If the value is wrong, add a problem and return `_WRONG`.
 
         `at` is the value's location, `key` the description of the value's key.
@@ -275,7 +275,7 @@ class _Reading:
             return self._wrong(at, detail)
         return read
 
-    def _of_type(self, kind: Any, value: object, at: Location, key: Key) -> Any:
+    def _of_type(self, kind: Any, value: object, at: ValueLocation, key: Key) -> Any:
         origin, arguments = typing.get_origin(kind), typing.get_args(kind)
         if origin in (typing.Union, types.UnionType):
             return self._of_union(arguments, value, at, key)
@@ -291,14 +291,14 @@ class _Reading:
             return _WRONG if any(item is _WRONG for item in items.values()) else items
         return self._table_or_scalar(kind, value, at, key.keys)
 
-    def _of_union(self, kinds: tuple[Any, ...], value: object, at: Location, key: Key) -> Any:
+    def _of_union(self, kinds: tuple[Any, ...], value: object, at: ValueLocation, key: Key) -> Any:
         try:
             chosen = key.class_for(value) if key.class_for and isinstance(value, Mapping) else _nearest(kinds, value)
         except ValueError as problem:
             return self._wrong(at, str(problem))
         return self.value(chosen, value, at, Key(shortcuts=key.keys))
 
-    def _table_or_scalar(self, kind: Any, value: object, at: Location, descriptions: Mapping[str, Key]) -> Any:
+    def _table_or_scalar(self, kind: Any, value: object, at: ValueLocation, descriptions: Mapping[str, Key]) -> Any:
         """Parse an inner table, or one number, text or path. Returns `_WRONG` for a wrong value, as `value`."""
         if reads_itself := getattr(kind, "from_document", None):
             try:
@@ -307,7 +307,7 @@ class _Reading:
                 return self._wrong(at, str(problem))
         return self._table(kind, value, at, descriptions) if is_dataclass(kind) else self._plain(kind, value, at)
 
-    def _tuple(self, kinds: tuple[Any, ...], value: object, at: Location) -> Any:
+    def _tuple(self, kinds: tuple[Any, ...], value: object, at: ValueLocation) -> Any:
         if not isinstance(value, list):
             return self._wrong(at, f"must be a list in [brackets], not {value}")
         if Ellipsis not in kinds and len(value) != len(kinds):
@@ -318,7 +318,7 @@ class _Reading:
         )
         return _WRONG if any(item is _WRONG for item in items) else items
 
-    def _plain(self, kind: type, value: object, at: Location) -> Any:
+    def _plain(self, kind: type, value: object, at: ValueLocation) -> Any:
         if kind is float and isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value):
             return float(value)
         if kind is Path and isinstance(value, str):
@@ -331,7 +331,7 @@ class _Reading:
             return self._wrong(at, f"must be {_NAMES.get(kind, kind.__name__)}, not {shown}")
         return value
 
-    def _table(self, kind: Any, value: object, at: Location, descriptions: Mapping[str, Key]) -> Any:
+    def _table(self, kind: Any, value: object, at: ValueLocation, descriptions: Mapping[str, Key]) -> Any:
         if not isinstance(value, Mapping):
             return self._wrong(at, f"must be a table of keys, not {value}")
         known, before = table_keys(kind, descriptions), len(self._problems)
@@ -344,13 +344,13 @@ class _Reading:
             if known[name].is_needed and name not in value:
                 self._wrong((*at, name), "is missing")
         read = {
-            name: self.value(known[name].kind, item, (*at, name), known[name].key)
+            name: self.value(known[name].value_type, item, (*at, name), known[name].key)
             for name, item in value.items()
             if name in known
         }
         return _WRONG if len(self._problems) > before else self._instance(kind, read, at)
 
-    def _instance(self, kind: Any, values: Mapping[str, Any], at: Location) -> Any:
+    def _instance(self, kind: Any, values: Mapping[str, Any], at: ValueLocation) -> Any:
         try:
             return kind(**values)
         except KeyProblems as found:
@@ -360,7 +360,7 @@ class _Reading:
             self._wrong(at, str(problem))
         return _WRONG
 
-    def _wrong(self, at: Location, detail: str) -> Any:
+    def _wrong(self, at: ValueLocation, detail: str) -> Any:
         self._problems.append(Problem(at, detail))
         return _WRONG
 
@@ -397,9 +397,9 @@ def _default(known: Field[Any]) -> Any:
     return known.default_factory() if known.default_factory is not MISSING else known.default
 
 
-def _lines_of(text: str) -> dict[Location, int]:
+def _lines_of(text: str) -> dict[ValueLocation, int]:
     """Return the number of the line on which each value of a TOML document begins, by location."""
-    lines, known, start = text.splitlines(keepends=True), dict[Location, int](), 1
+    lines, known, start = text.splitlines(keepends=True), dict[ValueLocation, int](), 1
     for number in range(1, len(lines) + 1):
         try:
             document = tomllib.loads("".join(lines[:number]))
@@ -411,7 +411,7 @@ def _lines_of(text: str) -> dict[Location, int]:
     return known
 
 
-def _locations(value: object, at: Location) -> Iterator[Location]:
+def _locations(value: object, at: ValueLocation) -> Iterator[ValueLocation]:
     items: Any = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
     for name, item in items:
         yield (*at, name)
@@ -487,7 +487,11 @@ def _key_lines(name: str, table_key: TableKey) -> Iterator[str]:
     key = table_key.key
     value = key.example if key.example is not None else None if table_key.is_needed else table_key.default
     if value is None and table_key.is_needed:
-        value = typing.get_args(table_key.kind)[0] if typing.get_origin(table_key.kind) is typing.Literal else ""
+        value = (
+            typing.get_args(table_key.value_type)[0]
+            if typing.get_origin(table_key.value_type) is typing.Literal
+            else ""
+        )
     notes = [value_description(table_key), key.unit, key.allowed_range]
     yield from _comment(f"{key.doc} ({'; '.join(dict.fromkeys(note for note in notes if note))})")
     is_set = table_key.is_needed or key.example is not None
@@ -521,7 +525,7 @@ def inner_tables(
     """
     for name, table_key in table_keys(table, descriptions).items():
         if inner := _inner(table_key):
-            own = f"{name}.NAME" if typing.get_origin(_described(table_key.kind)[0]) is Mapping else name
+            own = f"{name}.NAME" if typing.get_origin(_described(table_key.value_type)[0]) is Mapping else name
             yield table_key, inner, f"{path}.{own}" if path else own
 
 
@@ -530,7 +534,7 @@ def table_header(table_key: TableKey, full_name: str) -> str:
 
     `full_name` is the full name of the key.
     """
-    return f"[[{full_name}]]" if typing.get_origin(_described(table_key.kind)[0]) is tuple else f"[{full_name}]"
+    return f"[[{full_name}]]" if typing.get_origin(_described(table_key.value_type)[0]) is tuple else f"[{full_name}]"
 
 
 def _inner(table_key: TableKey) -> type[Any] | None:
@@ -547,7 +551,7 @@ def table_classes(table_key: TableKey) -> list[type[Any]]:
 
     Classes with a method `from_document`, which parse their own values, are left out.
     """
-    found = [typing.cast("type[Any]", kind) for kind in _members(table_key.kind) if is_dataclass(kind)]
+    found = [typing.cast("type[Any]", kind) for kind in _members(table_key.value_type) if is_dataclass(kind)]
     return [kind for kind in found if not hasattr(kind, "from_document")]
 
 
@@ -561,7 +565,7 @@ def _members(kind: Any) -> list[Any]:
 
 def value_description(table_key: TableKey) -> str:
     """Return the type of a key's value in words, such as "list of text"."""
-    return table_key.key.kind or type_description(table_key.kind)
+    return table_key.key.kind or type_description(table_key.value_type)
 
 
 def type_description(kind: Any) -> str:
