@@ -10,7 +10,7 @@ import pytest
 from fieldray.errors import UsageProblem
 from fieldray_adapt.files import require_publishable, write_published
 from fieldray_adapt.reports.page import (
-    Code,
+    CodeBlock,
     Figure,
     Paragraph,
     Report,
@@ -31,15 +31,15 @@ TRAINED = {
 }
 
 
-def _html(*parts: Table | Figure | Paragraph | Code) -> str:
+def _html(*parts: Table | Figure | Paragraph | CodeBlock) -> str:
     return render_page(Report(title="A <run>", sections=[Section(title="Size & speed", parts=parts)])).decode()
 
 
 def test_texts_from_outside_are_escaped_and_plots_are_not() -> None:
     html = _html(
         Paragraph("<b>"),
-        Table(head=("<i>",), rows=[["<u>"]]),
-        Code("<s> [labels]"),
+        Table(column_names=("<i>",), rows=[["<u>"]]),
+        CodeBlock("<s> [labels]"),
         Figure(svg="<svg/>", caption="<q>"),
     )
     assert not any(tag in html for tag in ("<b>", "<i>", "<u>", "<s>", "<q>", "<run>"))
@@ -48,7 +48,9 @@ def test_texts_from_outside_are_escaped_and_plots_are_not() -> None:
 
 
 def test_columns_of_numbers_are_set_right() -> None:
-    table = Table(head=("name", "images", "share", "note"), rows=[["a", "1,024", "0.5", "x"], ["b", "7", "-", "1"]])
+    table = Table(
+        column_names=("name", "images", "share", "note"), rows=[["a", "1,024", "0.5", "x"], ["b", "7", "-", "1"]]
+    )
     assert table.numeric_column_indices == {1, 2}
     assert _html(table).count('class="number"') == 6
 
@@ -71,12 +73,12 @@ def test_values_are_formatted_for_a_person() -> None:
 
 @pytest.mark.parametrize("meaning", ["$x^$", "$\\frac$ of $", "costs $5 or $6", "$"])
 def test_a_label_may_be_called_anything(meaning: str) -> None:
-    from fieldray_adapt.reports.page import class_map_plots, training_curves
+    from fieldray_adapt.reports.page import class_map_plots_svg, training_curves_svg
 
     history = [EpochFigures(epoch=number, epochs=2, loss=1 / number, auc=(0.8,)) for number in (1, 2)]
-    assert meaning in training_curves(history, labels=[meaning])
+    assert meaning in training_curves_svg(history, labels=[meaning])
     images, maps = np.zeros((1, 8, 8), np.uint8), np.ones((1, 2, 2), np.float32)
-    assert meaning in class_map_plots(images, maps, titles=[meaning])
+    assert meaning in class_map_plots_svg(images, maps, titles=[meaning])
 
 
 CONTENT = {

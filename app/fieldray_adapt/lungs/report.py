@@ -22,7 +22,16 @@ from fieldray_adapt.lungs.masks import read_mask
 from fieldray_adapt.lungs.panels import draw_overlay, png_bytes
 from fieldray_adapt.lungs.quantise import run_tflite_file
 from fieldray_adapt.lungs.recipe import LungRecipe, lung_recipe_of
-from fieldray_adapt.reports.page import Code, Figure, Paragraph, ReportPart, Section, Table, facts_table, write_run_page
+from fieldray_adapt.reports.page import (
+    CodeBlock,
+    Figure,
+    Paragraph,
+    ReportPart,
+    Section,
+    Table,
+    facts_table,
+    write_run_page,
+)
 from fieldray_adapt.run import HISTORY_FILE_NAME, Run, Step, StepFacts
 from fieldray_adapt.training.loop import EpochFigures
 from fieldray_adapt.training.steps import read_converted_file
@@ -50,7 +59,7 @@ def report_step(run: Run) -> StepFacts:
     history, recipe = run.read_step_json("train", HISTORY_FILE_NAME, list[EpochFigures]), lung_recipe_of(run)
     curves = [[str(row.epoch), str(row.side), f"{row.loss:.4f}", *_dice_cells(row)] for row in history]
     masks = [
-        Table(rows=[mask_fit_row(*item) for item in found.items()], head=MASK_FIT_COLUMNS, caption=name)
+        Table(rows=[mask_fit_row(*item) for item in found.items()], column_names=MASK_FIT_COLUMNS, caption=name)
         for name, found in metrics.masks.items()
         if found
     ]
@@ -60,9 +69,11 @@ def report_step(run: Run) -> StepFacts:
         Section(title="Thresholds", parts=[facts_table(metrics.thresholds)] if metrics.thresholds else []),
         Section(
             title="Training",
-            parts=[Table(rows=curves, head=("epoch", "side", "loss", "validation Dice", "least Dice", "frontal"))],
+            parts=[
+                Table(rows=curves, column_names=("epoch", "side", "loss", "validation Dice", "least Dice", "frontal"))
+            ],
         ),
-        Section(title="Recipe", parts=[Code(run.recipe_text or "{}")]),
+        Section(title="Recipe", parts=[CodeBlock(run.recipe_text or "{}")]),
     ]
     return write_run_page(run, f"Lung fields: {recipe.pack.id} {recipe.pack.version}", sections)
 

@@ -26,7 +26,7 @@ from fieldray_adapt.reports.page import (
     ReportPart,
     Section,
     Table,
-    pruning_plots,
+    pruning_plots_svg,
     render_page,
 )
 from fieldray_adapt.training.profile import profile_report_parts
@@ -64,7 +64,7 @@ def write_report(path: Path, results: StudyResults) -> None:
 def _plots(curves: Sequence[PruningCurve], others: Mapping[str, tuple[float, float]]) -> list[ReportPart]:
     if not curves:
         return []
-    return [Figure(svg=pruning_plots(curves, quality="test accuracy", points=others), caption=_CURVES)]
+    return [Figure(svg=pruning_plots_svg(curves, quality_name="test accuracy", baselines=others), caption=_CURVES)]
 
 
 def _run(results: PruningRun) -> list[ReportPart]:
@@ -77,7 +77,7 @@ def _run(results: PruningRun) -> list[ReportPart]:
     return [
         Paragraph(f"Stopped by: {results.stopped_by.replace('_', ' ')}."),
         _table({str(row.iteration): row for row in results.measured_iterations}),
-        Table(head=head, rows=settings, caption="The settings of each iteration."),
+        Table(column_names=head, rows=settings, caption="The settings of each iteration."),
         *_by_epochs(results),
     ]
 
@@ -91,11 +91,11 @@ def _by_epochs(results: PruningRun) -> list[ReportPart]:
     epochs = list(dict.fromkeys(name for own in found.values() for name in own))
     rows = [[str(iteration), *(_spread(own.get(name, ())) for name in epochs)] for iteration, own in found.items()]
     head = ("iteration", *(f"{name} epochs" for name in epochs))
-    return [Table(head=head, rows=rows, caption="Test accuracy from random weights.")] if epochs else []
+    return [Table(column_names=head, rows=rows, caption="Test accuracy from random weights.")] if epochs else []
 
 
 def _table(rows: Mapping[str, NetworkFigures] | Mapping[str, MeasuredIteration]) -> Table:
-    return Table(head=_HEAD, rows=[_cells(name, row) for name, row in rows.items()])
+    return Table(column_names=_HEAD, rows=[_cells(name, row) for name, row in rows.items()])
 
 
 def _cells(name: str, row: NetworkFigures | MeasuredIteration) -> list[str]:
@@ -123,13 +123,13 @@ def _spread(values: Sequence[float]) -> str:
 
 def _milliseconds(row: NetworkFigures) -> Table:
     kinds = [[kind.replace("_", " "), f"{taken:.3f}"] for kind, taken in row.milliseconds_per_image.items()]
-    return Table(head=("the original as", "ms per image"), rows=kinds)
+    return Table(column_names=("the original as", "ms per image"), rows=kinds)
 
 
 def _curve(name: str, rows: Sequence[MeasuredIteration], original: NetworkFigures) -> PruningCurve:
     return PruningCurve(
         name=name,
-        quality=[original.test_accuracy, *(row.test_accuracy for row in rows)],
-        quality_before_retraining=[None, *(row.validation_accuracy_before_retraining for row in rows)],
-        speed_up=[original.speed_up["int8"], *(row.speed_up["int8"] for row in rows)],
+        qualities=[original.test_accuracy, *(row.test_accuracy for row in rows)],
+        qualities_before_retraining=[None, *(row.validation_accuracy_before_retraining for row in rows)],
+        speed_ups=[original.speed_up["int8"], *(row.speed_up["int8"] for row in rows)],
     )

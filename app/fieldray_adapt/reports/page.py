@@ -36,7 +36,7 @@ class Table:
     """A table of a report page. The first cell of each row is the name of the row. Columns of numbers align right."""
 
     rows: Sequence[Sequence[str]]
-    head: Sequence[str] = ()
+    column_names: Sequence[str] = ()
     caption: str = ""
     kind: str = "table"
 
@@ -68,14 +68,14 @@ class Paragraph:
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
+class CodeBlock:
     """A preformatted text on a report page, for example a recipe."""
 
     text: str
     kind: str = "code"
 
 
-ReportPart = Table | Figure | Paragraph | Code
+ReportPart = Table | Figure | Paragraph | CodeBlock
 """The kinds of content that a section of a report page can have."""
 
 
@@ -144,7 +144,7 @@ def settings_report_parts(document: Mapping[str, Any]) -> list[ReportPart]:
         elif _is_group(value):
             head = list(dict.fromkeys(key for item in value for key in item))
             rows = [[value_text(item.get(key)) for key in head] for item in value]
-            parts.append(Table(rows=rows, head=[_spoken(key) for key in head], caption=_spoken(name)))
+            parts.append(Table(rows=rows, column_names=[_spoken(key) for key in head], caption=_spoken(name)))
     return parts
 
 
@@ -210,7 +210,7 @@ _BINS: Final = 10
 _METADATA: Final = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 
 
-def training_curves(history: Sequence[EpochFigures], *, labels: Sequence[str]) -> str:
+def training_curves_svg(history: Sequence[EpochFigures], *, labels: Sequence[str]) -> str:
     """Plot the loss, and the AUC of each label on the validation images, by epoch. Returns SVG text."""
     with rc_context(_STYLE):
         figure, (left, right) = _figure_of(2)
@@ -227,7 +227,7 @@ def training_curves(history: Sequence[EpochFigures], *, labels: Sequence[str]) -
         return _svg(figure)
 
 
-def trial_curves(trials: Mapping[str, Sequence[tuple[int, float]]], *, metric: str, best_trial: str) -> str:
+def trial_curves_svg(trials: Mapping[str, Sequence[tuple[int, float]]], *, metric: str, best_trial: str) -> str:
     """Plot a measured figure, such as the AUC, of each trial by epoch, with the best trial highlighted.
 
     Returns SVG text.
@@ -257,20 +257,20 @@ def trial_curves(trials: Mapping[str, Sequence[tuple[int, float]]], *, metric: s
         return _svg(whole)
 
 
-def score_plots(scores: Scores, truth: Truth, *, points: Mapping[str, PointFigures]) -> str:
+def score_plots_svg(scores: Scores, truth: Truth, *, operating_points: Mapping[str, PointFigures]) -> str:
     """Plot the ROC curve, the calibration, and the distribution of the scores of both classes. Returns SVG text.
 
-    `scores` (n,) are calibrated scores in 0..1, `truth` (n,) is True for positive images. `points` are the figures of
+    `scores` (n,) are calibrated scores in 0..1, `truth` (n,) is True for positive images. `operating_points` are the figures of
     the operating points by name, which are marked in the plots.
     """
     with rc_context(_STYLE):
         figure, (roc, calibration, spread) = _figure_of(3)
-        _draw_roc(roc, scores, truth, points)
+        _draw_roc(roc, scores, truth, operating_points)
         _draw_calibration(calibration, scores, truth)
         bins = list(np.linspace(0, 1, 41))
         spread.hist(scores[~truth], bins=bins, color=_BLUE, alpha=0.6, label="without")
         spread.hist(scores[truth], bins=bins, color=_RED, alpha=0.6, label="with")
-        for point in points.values():
+        for point in operating_points.values():
             spread.axvline(point.threshold, color=_GREY, linewidth=1)
         spread.set(xlabel="score", ylabel="images (logarithmic)", yscale="log", xlim=(0, 1), ylim=(0.8, None))
         _label_plainly(spread.yaxis)
@@ -278,7 +278,7 @@ def score_plots(scores: Scores, truth: Truth, *, points: Mapping[str, PointFigur
         return _svg(figure)
 
 
-def class_map_plots(images: NDArray[np.uint8], maps: NDArray[np.float32], *, titles: Sequence[str]) -> str:
+def class_map_plots_svg(images: NDArray[np.uint8], maps: NDArray[np.float32], *, titles: Sequence[str]) -> str:
     """Plot images (n, rows, columns) with their class maps (n, map rows, map columns) on top. Returns SVG text.
 
     `titles` are the titles of the n images.
@@ -317,12 +317,14 @@ class PruningCurve:
     """
 
     name: str
-    quality: Sequence[float]
-    quality_before_retraining: Sequence[float | None]
-    speed_up: Sequence[float]
+    qualities: Sequence[float]
+    qualities_before_retraining: Sequence[float | None]
+    speed_ups: Sequence[float]
 
 
-def pruning_plots(curves: Sequence[PruningCurve], *, quality: str, points: Mapping[str, tuple[float, float]]) -> str:
+def pruning_plots_svg(
+    curves: Sequence[PruningCurve], *, quality_name: str, baselines: Mapping[str, tuple[float, float]]
+) -> str:
     """Plot quality and speed-up of pruning runs by iteration, and quality by speed-up. Returns SVG text.
 
     Parameters
@@ -335,24 +337,24 @@ def pruning_plots(curves: Sequence[PruningCurve], *, quality: str, points: Mappi
     with rc_context(_STYLE):
         figure, (left, middle, right) = _figure_of(3)
         for curve in curves:
-            steps = range(len(curve.quality))
-            line = left.plot(steps, curve.quality, "o-", markersize=3, label=curve.name)[0]
-            known = [(step, value) for step, value in enumerate(curve.quality_before_retraining) if value is not None]
+            steps = range(len(curve.qualities))
+            line = left.plot(steps, curve.qualities, "o-", markersize=3, label=curve.name)[0]
+            known = [(step, value) for step, value in enumerate(curve.qualities_before_retraining) if value is not None]
             left.plot(*zip(*known, strict=True), ":", color=line.get_color(), linewidth=0.8) if known else None
-            middle.plot(steps, curve.speed_up, "o-", markersize=3, color=line.get_color())
-            right.plot(curve.speed_up, curve.quality, "o-", markersize=3, color=line.get_color())
-        for name, (speed_up, value) in points.items():
+            middle.plot(steps, curve.speed_ups, "o-", markersize=3, color=line.get_color())
+            right.plot(curve.speed_ups, curve.qualities, "o-", markersize=3, color=line.get_color())
+        for name, (speed_up, value) in baselines.items():
             right.plot(speed_up, value, "x", label=name)
-        worst = min(value for curve in curves for value in curve.quality)
-        left.set(xlabel="iteration (dotted: before retraining)", ylabel=quality)
+        worst = min(value for curve in curves for value in curve.qualities)
+        left.set(xlabel="iteration (dotted: before retraining)", ylabel=quality_name)
         middle.set(xlabel="iteration", ylabel="times faster", yscale="log")
-        right.set(xlabel="times faster", ylabel=quality, xscale="log", ylim=(max(worst - 0.005, 0), 1.0))
+        right.set(xlabel="times faster", ylabel=quality_name, xscale="log", ylim=(max(worst - 0.005, 0), 1.0))
         left.xaxis.set_major_locator(MaxNLocator(integer=True))
         middle.xaxis.set_major_locator(MaxNLocator(integer=True))
         _label_plainly(middle.yaxis)
         _label_plainly(right.xaxis)
         left.legend(frameon=False, fontsize=7)
-        if points:
+        if baselines:
             right.legend(frameon=False, fontsize=7)
         return _svg(figure)
 

@@ -24,7 +24,7 @@ from fieldray_adapt.files import file_sha256, write_published
 from fieldray_adapt.prune.tasks import PrunedNetwork
 from fieldray_adapt.recipes.shared import LabelRule
 from fieldray_adapt.reports.page import (
-    Code,
+    CodeBlock,
     Figure,
     Paragraph,
     PruningCurve,
@@ -32,14 +32,14 @@ from fieldray_adapt.reports.page import (
     ReportPart,
     Section,
     Table,
-    class_map_plots,
+    class_map_plots_svg,
     duration_text,
     facts_table,
-    pruning_plots,
+    pruning_plots_svg,
     render_page,
-    score_plots,
+    score_plots_svg,
     settings_report_parts,
-    training_curves,
+    training_curves_svg,
     write_run_page,
 )
 from fieldray_adapt.run import HISTORY_FILE_NAME, RECIPE_TEXT_NAME, Run, Step, StepFacts, StepStatus
@@ -74,7 +74,7 @@ def report_step(run: Run) -> StepFacts:
     """
     results = run.read_step_json("evaluate", "metrics.json", ClassifierFigures)
     names = [label.meaning["en"] for label in run.recipe.labels]
-    curves = training_curves(run.read_step_json("train", HISTORY_FILE_NAME, list[EpochFigures]), labels=names)
+    curves = training_curves_svg(run.read_step_json("train", HISTORY_FILE_NAME, list[EpochFigures]), labels=names)
     caption = "Loss on the training images, and area under the ROC curve (AUC) on the validation images, per epoch."
     sections = [
         Section(title="Steps", parts=[_steps(run)]),
@@ -96,7 +96,7 @@ def _steps(run: Run) -> Table:
     """Return a table of all steps with state and duration. The report step, which is still running, is left out."""
     done = {name: entry for name, entry in run.step_statuses.items() if name in _DOES}
     rows = [[name, _DOES[name], _state(run, name, entry), _time(entry)] for name, entry in done.items()]
-    return Table(head=("step", "what it does", "state", "time"), rows=rows)
+    return Table(column_names=("step", "what it does", "state", "time"), rows=rows)
 
 
 def _time(entry: StepStatus) -> str:
@@ -130,10 +130,10 @@ def _images(data: DataFigures) -> list[ReportPart]:
     }
     left_out = [[origin, why] for origin, why in data.left_out_examples]
     return [
-        Table(head=("part", "images", "patients"), rows=sizes),
-        Table(head=("label", "part", "with", "without", "not known"), rows=labels),
+        Table(column_names=("part", "images", "patients"), rows=sizes),
+        Table(column_names=("label", "part", "with", "without", "not known"), rows=labels),
         facts_table(rest),
-        *([Table(head=("image that could not be read", "why"), rows=left_out)] if left_out else []),
+        *([Table(column_names=("image that could not be read", "why"), rows=left_out)] if left_out else []),
     ]
 
 
@@ -160,9 +160,9 @@ def _pruning(run: Run) -> list[ReportPart]:
     rows = run.read_step_json("prune", "table.json", list[PrunedNetwork])
     curve = PruningCurve(
         name="validation AUC",
-        quality=[row.auc for row in rows],
-        quality_before_retraining=[None, *(row.auc_before_retraining for row in rows[1:])],
-        speed_up=[row.speed_up for row in rows],
+        qualities=[row.auc for row in rows],
+        qualities_before_retraining=[None, *(row.auc_before_retraining for row in rows[1:])],
+        speed_ups=[row.speed_up for row in rows],
     )
     cells = [
         [
@@ -183,8 +183,8 @@ def _pruning(run: Run) -> list[ReportPart]:
     )
     caption = "The AUC counts validation images. Speed: the float network, compared with the network before pruning."
     return [
-        Figure(svg=pruning_plots([curve], quality="validation AUC", points={}), caption=caption),
-        Table(head=head, rows=cells),
+        Figure(svg=pruning_plots_svg([curve], quality_name="validation AUC", baselines={}), caption=caption),
+        Table(column_names=head, rows=cells),
     ]
 
 
@@ -219,9 +219,12 @@ def _label(run: Run, label: LabelRule, results: ClassifierFigures) -> Section:
     return Section(
         title=f"{label.meaning['en']}: test images",
         parts=[
-            Figure(svg=score_plots(scores[known], targets[known] >= 0.5, points=test.points), caption=SCORES_CAPTION),
-            Table(head=_POINT_HEAD, rows=points, caption=_COUNTED),
-            Table(head=("figure", "value (95 % interval)"), rows=[[*row] for row in rows.items()]),
+            Figure(
+                svg=score_plots_svg(scores[known], targets[known] >= 0.5, operating_points=test.points),
+                caption=SCORES_CAPTION,
+            ),
+            Table(column_names=_POINT_HEAD, rows=points, caption=_COUNTED),
+            Table(column_names=("figure", "value (95 % interval)"), rows=[[*row] for row in rows.items()]),
             *group_tables(found.by_group),
         ],
     )
@@ -234,7 +237,7 @@ def group_tables(groups: GroupedFigures) -> list[Table]:
         for group, members in groups.items()
         for name, own in members.items()
     ]
-    return [Table(head=("group by", "value", "images", "with the finding", "AUC"), rows=rows)] if rows else []
+    return [Table(column_names=("group by", "value", "images", "with the finding", "AUC"), rows=rows)] if rows else []
 
 
 def _examples(run: Run) -> list[ReportPart]:
@@ -254,7 +257,7 @@ def _examples(run: Run) -> list[ReportPart]:
         f"raw score {score:.2f}, {known.get(float(truth), 'finding not known')}"
         for score, truth in zip(found.scores[:, 0], truths, strict=True)
     ]
-    svg = class_map_plots(samples.images[chosen, :, :, 0], found.class_maps[:, 0], titles=titles)
+    svg = class_map_plots_svg(samples.images[chosen, :, :, 0], found.class_maps[:, 0], titles=titles)
     caption = (
         f"Test images as the network sees them, from the lowest to the highest score of {label.meaning['en']}. Red: "
         "evidence for the finding. Blue: evidence against the finding. The titles say whether the finding is present."
@@ -264,7 +267,7 @@ def _examples(run: Run) -> list[ReportPart]:
 
 def _recipe(run: Run) -> list[ReportPart]:
     path = run.recipe.run / RECIPE_TEXT_NAME
-    return [Code(path.read_text(encoding="utf-8"))] if path.is_file() else []
+    return [CodeBlock(path.read_text(encoding="utf-8"))] if path.is_file() else []
 
 
 REPORT_STEP: Final = Step(
@@ -327,8 +330,8 @@ def _fold_section(code: str, figures: CrossValidationFigures, scored: Scored) ->
     return Section(
         title=code,
         parts=[
-            Figure(svg=score_plots(*scored, points={}), caption=SCORES_CAPTION),
-            Table(head=("figure", "value (95 % interval)"), rows=rows),
+            Figure(svg=score_plots_svg(*scored, operating_points={}), caption=SCORES_CAPTION),
+            Table(column_names=("figure", "value (95 % interval)"), rows=rows),
             *group_tables(figures.by_group),
         ],
     )

@@ -332,7 +332,7 @@ def profile_report_parts(profile: Profile) -> list[ReportPart]:
         for row in profile.rows
     ]  # fmt: skip
     chosen = ", ".join(f"{size} at {side} pixels" for side, size in profile.proposed_batch_size.items())
-    return [Table(head=head, rows=rows), Paragraph(f"Batch size proposed for training: {chosen}.")]
+    return [Table(column_names=head, rows=rows), Paragraph(f"Batch size proposed for training: {chosen}.")]
 
 
 PROFILE_STEP: Final = Step(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fieldray.plain_text import make_visible
 from fieldray_adapt.files import write_atomically
 from fieldray_adapt.reports.page import (
-    Code,
+    CodeBlock,
     Figure,
     Report,
     ReportPart,
@@ -20,7 +20,7 @@ from fieldray_adapt.reports.page import (
     duration_text,
     facts_table,
     render_page,
-    trial_curves,
+    trial_curves_svg,
     value_text,
 )
 from fieldray_cluster.workflow.recipe import Sweep, Workflow
@@ -53,7 +53,7 @@ def write_report(path: Path) -> Path:
     workflow, states = read_workflow_of_last_run(path), read_task_states(path)
     run, sweep = workflow.run, workflow.sweep
     tasks = Section(title="Tasks", parts=[tasks_table(states)])
-    recipes = [Code((run / RECIPE_TEXT_NAME).read_text(encoding="utf-8"))]
+    recipes = [CodeBlock((run / RECIPE_TEXT_NAME).read_text(encoding="utf-8"))]
     failed = Section(title="What failed", parts=_outputs([state for state in states if state.status == "failed"]))
     title, lead, sections = f"Workflow {path.stem}", summary_text(states), [tasks, failed]
     if sweep:
@@ -63,7 +63,7 @@ def write_report(path: Path) -> Path:
         write_atomically(run / LEADERBOARD_NAME, json.dumps(rows, indent=1, ensure_ascii=False).encode())
         title, lead = f"Sweep {path.stem}", f"{len(rows)} trials of {sweep.trials}. {lead}"
         sections = [*_sweep_sections(rows, sweep), tasks]
-        recipes.append(Code(sweep.recipe.read_text(encoding="utf-8")))
+        recipes.append(CodeBlock(sweep.recipe.read_text(encoding="utf-8")))
     report = Report(title=title, intro=lead, sections=[*sections, Section(title="Recipe", parts=recipes)])
     write_atomically(run / REPORT_NAME, render_page(report))
     return run / REPORT_NAME
@@ -110,7 +110,7 @@ def tasks_table(states: Sequence[TaskState]) -> Table:
     rows = [task_row(state) for state in shown]
     left = f"The first {_MAX_ROWS} of {len(states)}." if len(states) > _MAX_ROWS else ""
     return Table(
-        head=["task", *(name.replace("_", " ") for name in head), "problem"],
+        column_names=["task", *(name.replace("_", " ") for name in head), "problem"],
         rows=[[row["task"], *(value_text(row[name]) for name in head), row["problem"] or "-"] for row in rows],
         caption=left,
     )
@@ -132,7 +132,7 @@ def _outputs(states: Sequence[TaskState]) -> list[ReportPart]:
         own: Mapping[str, Any] = {"command": " ".join(state.task.command), "problem": state.outcome.problem}
         parts.append(facts_table(own, caption=state.task.name))
         if end := last_output_lines(state):
-            parts.append(Code(end))
+            parts.append(CodeBlock(end))
     return parts
 
 
@@ -204,7 +204,7 @@ def leaderboard(workflow: Workflow, sweep: Sweep, study: Study) -> list[dict[str
 
 def _table(rows: Sequence[Mapping[str, Any]], sweep: Sweep) -> Table:
     return Table(
-        head=["trial", "state", sweep.metric, "epochs", *sweep.keys],
+        column_names=["trial", "state", sweep.metric, "epochs", *sweep.keys],
         rows=[
             [row["trial"], row["state"], value_text(row[sweep.metric]), value_text(row["epochs"])]
             + [_exact(row["values"][key]) for key in sweep.keys]
@@ -219,7 +219,7 @@ def _curves(rows: Sequence[Mapping[str, Any]], sweep: Sweep) -> list[Figure]:
     best = next((row["trial"] for row in rows if row["is_best"]), "")
     if not curves:
         return []
-    svg = trial_curves(curves, metric=sweep.metric, best_trial=best)
+    svg = trial_curves_svg(curves, metric=sweep.metric, best_trial=best)
     return [Figure(svg=svg, caption=f"The validation {sweep.metric} of each trial against the epoch.")]
 
 
