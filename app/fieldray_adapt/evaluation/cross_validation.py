@@ -33,7 +33,7 @@ from fieldray_adapt.networks.specification import Specification, Weights
 from fieldray_adapt.prune.tasks import prune_by_recipe
 from fieldray_adapt.recipes.classifier import ClassifierRecipe, conversion_description, training_description
 from fieldray_adapt.recipes.shared import LabelRule
-from fieldray_adapt.reports.report import write_cross_validation
+from fieldray_adapt.reports.report import write_cross_validation_report
 from fieldray_adapt.run import Run, Step, StepFacts
 from fieldray_adapt.training.classifier import predict_logits
 from fieldray_adapt.training.engine_choice import open_engine
@@ -94,7 +94,7 @@ def _publish(run: Run, data: Dataset, scores: Mapping[str, Scores], results: dic
     write_published(folder / CROSS_VALIDATION_FILE_NAME, json_bytes(whole) + b"\n")
     parts = {label.code: _evaluated(run, data, scores[INT8_STAGE], label) for label in run.recipe.pack_labels}
     scored = {code: (part.scores, part.truth) for code, part in parts.items()}
-    write_cross_validation(folder / "cross.html", whole, scored=scored)
+    write_cross_validation_report(folder / "cross.html", whole, scores_and_truth=scored)
 
 
 def _evaluated_in(data: Dataset, run: Run, fold: int) -> NDArray[np.int64]:

@@ -284,11 +284,13 @@ of a thumbnail, were fitted in the same folds. A network that is hardly better h
 the recipe prunes, each network was pruned. Each network was converted to int8. Figures that name no stage belong to the
 int8 file."""
 _STAGES: Final = {"trained": "as trained", "pruned": "pruned", "int8": "int8 file"}
-Scored = tuple[NDArray[np.float64], NDArray[np.bool_]]
+ScoresAndTruth = tuple[NDArray[np.float64], NDArray[np.bool_]]
 """Scores (n,) in 0..1 and truth (n,) of the evaluated images."""
 
 
-def write_cross_validation(path: Path, results: PublishedCrossValidation, *, scored: Mapping[str, Scored]) -> None:
+def write_cross_validation_report(
+    path: Path, results: PublishedCrossValidation, *, scores_and_truth: Mapping[str, ScoresAndTruth]
+) -> None:
     """Write the report of a cross-validation as an HTML page.
 
     Parameters
@@ -304,7 +306,7 @@ def write_cross_validation(path: Path, results: PublishedCrossValidation, *, sco
         If the page cannot be written.
     """
     sections = [
-        *[_fold_section(code, found, scored[code]) for code, found in results.labels.items()],
+        *[_fold_section(code, found, scores_and_truth[code]) for code, found in results.labels.items()],
         Section(title="What was trained", parts=settings_report_parts(results.trained)),
     ]
     write_published(
@@ -312,7 +314,7 @@ def write_cross_validation(path: Path, results: PublishedCrossValidation, *, sco
     )
 
 
-def _fold_section(code: str, figures: CrossValidationFigures, scored: Scored) -> Section:
+def _fold_section(code: str, figures: CrossValidationFigures, scored: ScoresAndTruth) -> Section:
     stages, both, change = figures.stages, figures.float_against_int8, figures.after_training
     rows = [
         ["images, patients", f"{figures.images:,}, {figures.patients:,}"],
