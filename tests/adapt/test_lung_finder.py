@@ -174,7 +174,7 @@ def test_evidence_outside_the_lungs_adds_to_the_loss(tmp_path: Path) -> None:
             initial_weights(NETWORK, seed=1),
             training=samples,
             validation=samples,
-            options=TrainingOptions(schedule=schedule, augmentation=Augmentation(), settings=settings),
+            options=TrainingOptions(schedule=schedule, augmentation=Augmentation(), engine_settings=settings),
             folder=tmp_path / str(weight),
         )
         maps = _class_maps(weights, samples)
@@ -217,7 +217,7 @@ def _trained(recipe: ClassifierRecipe, training: Samples, folder: Path) -> Weigh
 def test_heads_of_single_sources_are_averaged_in_their_shares(tmp_path: Path) -> None:
     recipe = _recipe(tmp_path, average_sources=True)
     both = _two_sources()
-    clean, other = (both.of_sources([name]) for name in ("clean", "confounded"))
+    clean, other = (both.select_sources([name]) for name in ("clean", "confounded"))
     heavier = replace(recipe.data[0], share=3.0)
     averaged = _trained(replace(recipe, data=(heavier, recipe.data[1])), both, tmp_path / "both")
     alone = [_trained(recipe, samples, tmp_path / samples.sources[0]) for samples in (clean, other)]
@@ -234,7 +234,7 @@ def test_networks_of_single_groups_are_averaged_and_their_statistics_recomputed(
     recipe = replace(recipe, network=replace(recipe.network, frozen=()), data=(heavier, recipe.data[1]))
     both = _two_sources()
     averaged = _trained(recipe, both, tmp_path / "both")
-    alone = [_trained(recipe, both.of_sources([name]), tmp_path / name) for name in ("clean", "confounded")]
+    alone = [_trained(recipe, both.select_sources([name]), tmp_path / name) for name in ("clean", "confounded")]
     for key in averaged:
         expected = 0.75 * alone[0][key] + 0.25 * alone[1][key]
         if key.endswith(("/mean", "/variance")):

@@ -289,7 +289,7 @@ def _task(folder: Path) -> ImagePruningTask:
         options=TrainingOptions(
             schedule=Schedule(epochs=3, batch_size=8, images_per_epoch=16, average_epochs=0.5),
             augmentation=Augmentation(),
-            settings=EngineSettings(threads=1),
+            engine_settings=EngineSettings(threads=1),
         ),
         folder=folder,
         calibration_image_count=8,
@@ -332,7 +332,7 @@ def test_retraining_averages_the_networks_of_groups_as_the_training_did(tmp_path
     trained = task.retrain(network, weights, effort=effort, seed=1)
     single = replace(task.options, schedule=plain)
     alone = [
-        replace(task, training=both.of_sources([name]), options=single, folder=tmp_path / name).retrain(
+        replace(task, training=both.select_sources([name]), options=single, folder=tmp_path / name).retrain(
             network, weights, effort=effort, seed=1
         )
         for name in ("here", "there")

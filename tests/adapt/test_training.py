@@ -29,7 +29,14 @@ from fieldray_adapt.recipes.classifier import ClassifierRecipe, ClassifierTraini
 from fieldray_adapt.recipes.shared import LabelRule, Source
 from fieldray_adapt.run import Run
 from fieldray_adapt.training import steps
-from fieldray_adapt.training.classifier import Samples, Schedule, TrainingOptions, draw_balanced, train, train_groups
+from fieldray_adapt.training.classifier import (
+    Samples,
+    Schedule,
+    TrainingOptions,
+    draw_balanced_indices,
+    train,
+    train_groups,
+)
 from fieldray_adapt.training.engine_interface import Batch, EngineSettings
 from fieldray_adapt.training.loop import (
     CHECKPOINT_NAME,
@@ -50,7 +57,7 @@ NETWORK = resnet50(height=32, width=32, labels=1, blocks=(1,)).with_scaled_chann
 def test_classes_are_drawn_equally_within_each_source() -> None:
     sources = ["a"] * 90 + ["b"] * 20
     classes = ["0"] * 80 + ["1"] * 10 + ["0"] * 5 + ["1"] * 15
-    drawn = draw_balanced(sources, classes, count=400, shares={"a": 3.0}, generator=np.random.default_rng(0))
+    drawn = draw_balanced_indices(sources, classes, count=400, shares={"a": 3.0}, generator=np.random.default_rng(0))
     found = Counter((sources[i], classes[i]) for i in drawn)
     # shares 3 : 1 of 400, halved between the classes
     assert found == {("a", "0"): 150, ("a", "1"): 150, ("b", "0"): 50, ("b", "1"): 50}
@@ -108,7 +115,11 @@ def test_final_weights_contain_the_recipe_s_share_of_starting_weights(tmp_path) 
     start = initial_weights(NETWORK, seed=5)
     images = bright_or_dark(24)
     options = TrainingOptions(
-        schedule=SCHEDULE, augmentation=Augmentation(), settings=EngineSettings(), engine=ENGINE, start_share=0.4
+        schedule=SCHEDULE,
+        augmentation=Augmentation(),
+        engine_settings=EngineSettings(),
+        engine_name=ENGINE,
+        starting_weights_share=0.4,
     )
     mean, _ = train_groups(
         NETWORK, start, training=images, validation=images, options=options, folder=tmp_path / "mean",

@@ -268,7 +268,9 @@ class ImagePruningTask:
 
     def measure_quality_and_loss(self, specification: Specification, weights: Weights) -> tuple[float, float]:
         """Return the AUC and the cross-entropy of the first label, on the validation images whose label is known."""
-        engine = open_engine(specification, weights, settings=self.options.settings, name=self.options.engine)
+        engine = open_engine(
+            specification, weights, settings=self.options.engine_settings, name=self.options.engine_name
+        )
         targets = self.validation.targets[:, 0]
         is_known = ~np.isnan(targets)
         logits = predict_logits(engine, self.validation.images[is_known])[:, 0].astype(np.float64)
@@ -280,7 +282,7 @@ class ImagePruningTask:
     def seconds_per_image(self, specification: Specification, weights: Weights) -> float:
         """Return the median time of inference per image, in seconds. The first two batches are not counted."""
         images = self.validation.images[:_TIMED].astype(np.float32) / np.float32(255)
-        return inference_seconds(specification, weights, images=images, settings=self.options.settings)
+        return inference_seconds(specification, weights, images=images, settings=self.options.engine_settings)
 
     def propose_batch_size(self, specification: Specification, weights: Weights) -> int | None:
         """Return the smallest candidate batch size whose training time per image is at most 10 % above the shortest.
@@ -288,7 +290,7 @@ class ImagePruningTask:
         The training times are measured. None if there are no candidate batch sizes.
         """
         return fastest_batch_size(
-            specification, weights, batch_sizes=self.candidate_batch_sizes, settings=self.options.settings
+            specification, weights, batch_sizes=self.candidate_batch_sizes, settings=self.options.engine_settings
         )
 
 
@@ -386,8 +388,8 @@ def prune_by_recipe(
         task.validation,
         options.schedule,
         options.augmentation,
-        options.settings,
-        options.engine,
+        options.engine_settings,
+        options.engine_name,
     )
     kept = PruningRunFolder(
         folder, fingerprint=digest(chosen.fingerprint, *original, *decisive), replaces_other_run=True

@@ -25,7 +25,7 @@ from fieldray_adapt.training.engine_interface import Engine, EngineName, EngineS
 from fieldray_adapt.training.loop import EpochFigures, Progress, cosine_learning_rate, seed_dropout, train_or_resume
 
 
-def draw_balanced(
+def draw_balanced_indices(
     sources: Sequence[str],
     classes: Sequence[str],
     *,
@@ -97,7 +97,7 @@ class Samples:
     def __len__(self) -> int:
         return len(self.images)
 
-    def of_sources(self, names: Collection[str]) -> Samples:
+    def select_sources(self, names: Collection[str]) -> Samples:
         """Return only the images of the sources `names`, with their targets and patients."""
         chosen = np.flatnonzero(np.isin(self.sources, list(names)))
         return Samples(
@@ -176,9 +176,9 @@ class TrainingOptions:
 
     schedule: Schedule
     augmentation: Augmentation
-    settings: EngineSettings
-    engine: EngineName = "auto"
-    start_share: float = 0.0
+    engine_settings: EngineSettings
+    engine_name: EngineName = "auto"
+    starting_weights_share: float = 0.0
 
 
 def train(
@@ -200,9 +200,9 @@ def train(
     Raises UsageProblem (`training_diverged`) if a loss is not a number; the checkpoint of the epoch before is kept.
     Raises StorageProblem if a checkpoint cannot be written.
     """
-    schedule, augmentation, settings = options.schedule, options.augmentation, options.settings
-    seed_dropout(schedule.seed, name=options.engine)
-    own = open_engine(specification, weights, settings=settings, name=options.engine)
+    schedule, augmentation, settings = options.schedule, options.augmentation, options.engine_settings
+    seed_dropout(schedule.seed, name=options.engine_name)
+    own = open_engine(specification, weights, settings=settings, name=options.engine_name)
     return train_or_resume(
         ClassifierTask(own, training, validation, schedule, augmentation),
         own,
@@ -246,18 +246,21 @@ def train_groups(
     schedule = options.schedule
     groups = [names for names in schedule.groups if set(names) & set(training.sources)]
     seeds = range(schedule.seed, schedule.seed + schedule.networks)
-    if not groups and len(seeds) == 1 and not options.start_share:
+    if not groups and len(seeds) == 1 and not options.starting_weights_share:
         return on(training, folder, schedule.seed)
     share = dict(schedule.shares)
     parts, weight = list[tuple[Weights, list[EpochFigures]]](), list[float]()
     for number, names in enumerate(groups or [tuple(sorted(set(training.sources)))]):
         for seed in seeds:
             subfolder = folder / (f"group-{number}" if len(seeds) == 1 else f"group-{number}-seed-{seed}")
-            parts.append(on(training.of_sources(names) if groups else training, subfolder, seed))
+            parts.append(on(training.select_sources(names) if groups else training, subfolder, seed))
             weight.append(sum(share.get(name, 1.0) for name in names))
     trained = _mean(weight, [own for own, _ in parts])
-    mean = _mean([1 - options.start_share, options.start_share], [trained, weights])
-    last, history = open_engine(specification, mean, settings=options.settings, name=options.engine), parts[-1][1]
+    mean = _mean([1 - options.starting_weights_share, options.starting_weights_share], [trained, weights])
+    last, history = (
+        open_engine(specification, mean, settings=options.engine_settings, name=options.engine_name),
+        parts[-1][1],
+    )
     recalibrate_batchnorm(last, specification, training, schedule=schedule, augmentation=options.augmentation)
     averaged = last.weights()
     areas = validation_aucs(last, averaged, validation)
@@ -285,10 +288,10 @@ class ClassifierTask:
     augmentation: Augmentation
     _steps_per_epoch: int = 1
 
-    def steps(self, epoch: int) -> Iterator[float]:
+    def run_steps(self, epoch: int) -> Iterator[float]:
         """Perform the training steps of an epoch, and yield the loss of each step (see `TrainingTask.steps`)."""
         samples, schedule, generator = self.training, self.schedule, np.random.default_rng((self.schedule.seed, epoch))
-        order = draw_balanced(
+        order = draw_balanced_indices(
             samples.sources,
             samples.classes(),
             count=schedule.images_per_epoch or len(samples),
@@ -304,14 +307,14 @@ class ClassifierTask:
                 images, targets, learning_rate=schedule.learning_rate_at(epoch + step / steps), lungs=lungs
             )
 
-    def averaging_weight(self, steps: int) -> float:
+    def averaging_weight(self, step_count: int) -> float:
         """Return the factor (0..1) of the current weights in the running mean (see `TrainingTask.averaging_weight`)."""
         horizon = self.schedule.average_epochs * self._steps_per_epoch
-        return max(1 / max(horizon, 1.0), 9 / (steps + 9))
+        return max(1 / max(horizon, 1.0), 9 / (step_count + 9))
 
-    def validate(self, average: Weights, figures: EpochFigures) -> EpochFigures:
+    def validate(self, averaged_weights: Weights, figures: EpochFigures) -> EpochFigures:
         """Return `figures` with the AUC of each label on the validation images added (see `TrainingTask.validate`)."""
-        return structs.replace(figures, auc=validation_aucs(self.engine, average, self.validation))
+        return structs.replace(figures, auc=validation_aucs(self.engine, averaged_weights, self.validation))
 
 
 def predict_logits(engine: Engine, images: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -367,7 +370,7 @@ def recalibrate_batchnorm(
     if not any(layer.batch_norm for layer in specification.layers):
         return
     generator = np.random.default_rng((schedule.seed, schedule.epochs))
-    order = draw_balanced(
+    order = draw_balanced_indices(
         samples.sources,
         samples.classes(),
         count=_NOTED_BATCHES * schedule.batch_size,

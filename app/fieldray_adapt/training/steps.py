@@ -140,7 +140,7 @@ def training_samples(run: Run, samples: Samples, *, teacher_share: float | None 
     the exceptions of `teacher.teacher_targets`.
     """
     settings = run.recipe.training
-    drawn = samples.of_sources([source.name for source in run.recipe.data if source.share])
+    drawn = samples.select_sources([source.name for source in run.recipe.data if source.share])
     weight = (0.0 if settings.teacher_epochs else 0.5) if teacher_share is None else teacher_share
     if not settings.teacher or not weight:
         return drawn
@@ -169,8 +169,8 @@ def training_options(recipe: ClassifierRecipe, specification: Specification | No
     return TrainingOptions(
         schedule=make_schedule(recipe),
         augmentation=recipe.augmentation,
-        settings=engine_settings(recipe, specification),
-        engine=recipe.training.engine,
+        engine_settings=engine_settings(recipe, specification),
+        engine_name=recipe.training.engine,
     )
 
 

@@ -30,7 +30,7 @@ from fieldray_adapt.lungs.engine import GRADIENT_NORM_LIMIT, MaskEngine, set_thr
 from fieldray_adapt.lungs.recipe import LungRecipe
 from fieldray_adapt.lungs.train import StageSamples, stage_learning_rate
 from fieldray_adapt.networks.specification import Specification, Weights, initial_weights
-from fieldray_adapt.training.classifier import Samples, Schedule, augmented_batch, draw_balanced, smooth_labels
+from fieldray_adapt.training.classifier import Samples, Schedule, augmented_batch, draw_balanced_indices, smooth_labels
 from fieldray_adapt.training.engine_choice import open_engine
 from fieldray_adapt.training.engine_interface import Checkpointable, Engine, EngineName, EngineSettings
 from fieldray_cluster.training.formulas import ServerKind
@@ -340,7 +340,9 @@ class _ClassifierReplica(Replica):
         if self._order[0] != epoch:
             shares, generator = dict(schedule.shares), np.random.default_rng((schedule.seed, epoch))
             count = schedule.images_per_epoch or len(samples)
-            drawn = draw_balanced(samples.sources, samples.classes(), count=count, shares=shares, generator=generator)
+            drawn = draw_balanced_indices(
+                samples.sources, samples.classes(), count=count, shares=shares, generator=generator
+            )
             self._order = (epoch, drawn)
         size = schedule.batch_size
         whole = self._order[1][step * size : (step + 1) * size]

@@ -138,9 +138,9 @@ class DividedTrainer:
 
         Parameters and results as `fieldray_adapt.training.classifier.train`.
         """
-        schedule, augmentation, settings = options.schedule, options.augmentation, options.settings
+        schedule, augmentation, settings = options.schedule, options.augmentation, options.engine_settings
         key = digest(specification, weights, training, validation, schedule, augmentation, settings, self._key())
-        own = open_engine(specification, weights, settings=settings, name=options.engine)
+        own = open_engine(specification, weights, settings=settings, name=options.engine_name)
         self._note(specification.layers)
 
         def look(average: Weights, ended: EpochFigures) -> EpochFigures:
@@ -153,7 +153,7 @@ class DividedTrainer:
                 schedule=schedule,
                 augmentation=augmentation,
                 settings=settings,
-                engine=options.engine,
+                engine=options.engine_name,
                 samples=len(training),
                 arrays=folder / ARRAYS_NAME,
                 arrays_sha256=sha256,

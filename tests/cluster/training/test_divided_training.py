@@ -68,7 +68,10 @@ def _train(
         training=samples(),
         validation=samples(8),
         options=TrainingOptions(
-            schedule=schedule(epochs=epochs), augmentation=AUGMENTATION, settings=SETTINGS, engine="tensorflow"
+            schedule=schedule(epochs=epochs),
+            augmentation=AUGMENTATION,
+            engine_settings=SETTINGS,
+            engine_name="tensorflow",
         ),
         folder=folder,
         progress=progress,
