@@ -26,7 +26,7 @@ from fieldray_adapt.recipe_actions import CLASSIFIER_STEPS
 from fieldray_adapt.recipes.classifier import with_absolute_paths
 from fieldray_adapt.recipes.tables import RecipeDocument
 from fieldray_adapt.run import Run
-from fieldray_adapt.training.loop import CHECKPOINT_NAME
+from fieldray_adapt.training.loop import CHECKPOINT_FILE_NAME
 from tiny_recipe import adapted, read_recipe
 
 pytestmark = [pytest.mark.adapt, pytest.mark.slow]
@@ -69,7 +69,7 @@ def test_from_images_to_a_pack(tmp_path: Path) -> None:
     assert "no patient is on two sides" in model.card
     caught = pneumonia["test"]["points"]["balanced"]["sensitivity"]
     assert f"{caught['count']} of {caught['of']}: {caught['value']:.3f} (" in model.card and caught["low"] < 1
-    assert not list(run.rglob(CHECKPOINT_NAME))
+    assert not list(run.rglob(CHECKPOINT_FILE_NAME))
     split = json.loads((run / "data" / "facts.json").read_text())["split_sha256"]
     assert f"split_sha256: {split}" in model.card
     first, second = json.loads((run / "prune" / "table.json").read_text())

@@ -164,7 +164,7 @@ def test_damaged_weights_and_checkpoints_are_named(tmp_path: Path, content: byte
     path.write_bytes(content)
     reads: list[Callable[[], object]] = [
         lambda: load_weights(path),
-        lambda: Checkpoint(path).holds(object, fingerprint="1"),
+        lambda: Checkpoint(path).has_training_state(object, fingerprint="1"),
         lambda: read_images([], InputSpec(height=8, width=8), cache=path, progress=lambda *_: None),
     ]
     for read in reads:

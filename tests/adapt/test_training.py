@@ -39,7 +39,7 @@ from fieldray_adapt.training.classifier import (
 )
 from fieldray_adapt.training.engine_interface import Batch, EngineSettings
 from fieldray_adapt.training.loop import (
-    CHECKPOINT_NAME,
+    CHECKPOINT_FILE_NAME,
     Effort,
     EpochFigures,
     LabelledImages,
@@ -255,7 +255,7 @@ def test_a_training_that_differs_in_anything_does_not_resume_another(tmp_path, m
     for name, changed in changes.items():
         folder, seen = tmp_path / name, list[int]()
         folder.mkdir()
-        shutil.copy(tmp_path / "killed" / CHECKPOINT_NAME, folder)
+        shutil.copy(tmp_path / "killed" / CHECKPOINT_FILE_NAME, folder)
         with pytest.raises(Killed):
             _train(folder, stop_after=1, seen=seen, **changed)
         assert seen == [1], name  # from the first epoch on
@@ -269,7 +269,7 @@ def test_a_training_that_differs_in_anything_does_not_resume_another(tmp_path, m
 def test_a_loss_that_is_not_finite_ends_the_training_with_an_error(tmp_path) -> None:
     with pytest.raises(UsageProblem, match="Lower learning_rate"):
         _train(tmp_path, schedule=replace(SCHEDULE, learning_rate=1e30))
-    assert not (tmp_path / CHECKPOINT_NAME).exists()
+    assert not (tmp_path / CHECKPOINT_FILE_NAME).exists()
 
 
 @pytest.mark.adapt
@@ -307,7 +307,7 @@ def test_a_killed_training_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     # two epochs of 16 images in batches of 8 are four steps, so four parts, of which three were done
     assert done == [4]
     assert all(np.array_equal(whole[key], resumed[key]) for key in whole)
-    assert (tmp_path / CHECKPOINT_NAME).exists()  # deleted once the result is saved
+    assert (tmp_path / CHECKPOINT_FILE_NAME).exists()  # deleted once the result is saved
     done.clear()
     other = LabelledImages(1 - DATA.images, DATA.targets)
     train_on_arrays(DENSE, weights, data=other, folder=tmp_path, progress=lambda row: done.append(row.epoch), **args)  # type: ignore[arg-type]

@@ -28,13 +28,13 @@ from fieldray_adapt.lungs.recipe import LungRecipe, TrainingStage, lung_recipe_o
 from fieldray_adapt.networks.specification import Weights, save_weights
 from fieldray_adapt.run import Run, Step, StepFacts
 from fieldray_adapt.training.loop import (
-    CHECKPOINT_NAME,
+    CHECKPOINT_FILE_NAME,
     Checkpoint,
     EpochFigures,
     Progress,
     TrainingState,
     cosine_learning_rate,
-    sparse_averaging_share,
+    sparse_averaging_weight,
     train_epochs,
 )
 from fieldray_adapt.training.steps import trainer_facts
@@ -72,20 +72,25 @@ def train(
     key = digest(asdict(recipe.network), asdict(recipe.training), asdict(recipe.augmentation), data.images, data.masks)
     key = digest(key, asdict(recipe.checks_augmentation), data.image_parts, data.chests, data.ood_images)
     key = digest(key, data.chest_parts, bool(data.masks_are_chests))
-    checkpoint, state = Checkpoint(folder / CHECKPOINT_NAME), TrainingState(Weights())
+    checkpoint, state = Checkpoint(folder / CHECKPOINT_FILE_NAME), TrainingState(Weights())
     stages = recipe.training.stages
     total, first = sum(stage.epochs for stage in stages), 0
     resumed = next(
-        (n for n in reversed(range(len(stages))) if checkpoint.holds(MaskEngine, fingerprint=digest(key, n))), 0
+        (
+            n
+            for n in reversed(range(len(stages)))
+            if checkpoint.has_training_state(MaskEngine, fingerprint=digest(key, n))
+        ),
+        0,
     )
     for number, stage in enumerate(stages):
         until = first + stage.epochs
         if number >= resumed:
             engine, own_key = MaskEngine(recipe.network, stage.side, recipe.training), digest(key, number)
             if number == 0:
-                state.average = draw_first_weights(engine, recipe.training.seed)
+                state.averaged_weights = draw_first_weights(engine, recipe.training.seed)
             if not state.resume(checkpoint, engine, fingerprint=own_key):
-                engine.set_weights(state.average)
+                engine.set_weights(state.averaged_weights)
             train_epochs(
                 StageTask(StageSamples(recipe, data, engine), engine, stage, first, folder / "panels"),
                 engine,
@@ -97,7 +102,7 @@ def train(
                 progress=progress,
             )
         first = until
-    return state.average, state.history
+    return state.averaged_weights, state.history
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -123,7 +128,7 @@ class StageTask:
 
     def averaging_weight(self, steps: int) -> float:
         """Return the factor (0..1) of the current weights in the running mean (see `TrainingTask.averaging_weight`)."""
-        return sparse_averaging_share(steps)
+        return sparse_averaging_weight(steps)
 
     def validate(self, average: Weights, figures: EpochFigures) -> EpochFigures:
         """Measure the averaged weights on the validation images, and store a picture of some images.
@@ -269,7 +274,7 @@ def stage_learning_rate(stage: TrainingStage, epochs_done: int) -> Callable[[flo
     """
 
     def rate(share: float) -> float:
-        return cosine_learning_rate(stage.learning_rate, (epochs_done + share) / stage.epochs, warm_up=_WARM_UP)
+        return cosine_learning_rate(stage.learning_rate, (epochs_done + share) / stage.epochs, warm_up_end=_WARM_UP)
 
     return rate
 

@@ -87,7 +87,7 @@ def _read_parts(recipe: StudyData, *, seed: int) -> _Parts:
     drawn = _labelled(kept["x_train"][order], kept["y_train"][order], labels=labels)
     stop = recipe.validation + recipe.training if recipe.training else None
     test = _labelled(kept["x_test"], kept["y_test"], labels=labels)
-    return _Parts(drawn.part(recipe.validation, stop), drawn.part(0, recipe.validation), test)
+    return _Parts(drawn.slice_images(recipe.validation, stop), drawn.slice_images(0, recipe.validation), test)
 
 
 def _labelled(images: NDArray[np.uint8], classes: NDArray[np.uint8], *, labels: int) -> LabelledImages:

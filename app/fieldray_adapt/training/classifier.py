@@ -156,7 +156,9 @@ class Schedule:
 
     def learning_rate_at(self, epoch: float) -> float:
         """Return the learning rate after `epoch` epochs (a fraction): a linear warm-up, then a half cosine to 0."""
-        return cosine_learning_rate(self.learning_rate, epoch, warm_up=self.warm_up_epochs, end=self.epochs, start=0.02)
+        return cosine_learning_rate(
+            self.learning_rate, epoch, warm_up_end=self.warm_up_epochs, end=self.epochs, start=0.02
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +208,7 @@ def train(
     return train_or_resume(
         ClassifierTask(own, training, validation, schedule, augmentation),
         own,
-        average={key: array.copy() for key, array in weights.items()},
+        initial_weights={key: array.copy() for key, array in weights.items()},
         epochs=schedule.epochs,
         folder=folder,
         fingerprint=digest(specification, weights, training, validation, schedule, augmentation, settings),

@@ -38,7 +38,7 @@ from fieldray_adapt.recipes.tables import key, table
 from fieldray_adapt.training.engine_choice import open_engine, uses_torch
 from fieldray_adapt.training.engine_interface import Batch, Checkpointable, Engine, EngineName, EngineSettings
 
-CHECKPOINT_NAME: Final = "checkpoint.npz"
+CHECKPOINT_FILE_NAME: Final = "checkpoint.npz"
 """The file name of all checkpoints. When a step is done, its checkpoints are removed."""
 
 _ENGINE_PARTS: Final = ("weights", "optimiser")
@@ -109,7 +109,7 @@ class CheckpointContent:
     """
 
     progress: TrainingProgress
-    arrays: Mapping[str, NDArray[Any]]
+    averaged_weights: Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,15 +122,15 @@ class Checkpoint:
 
     path: Path
 
-    def holds(self, kind: type, *, fingerprint: str) -> bool:
-        """Return whether the file has the state of a training by an engine of the class `kind`.
+    def has_training_state(self, engine_class: type, *, fingerprint: str) -> bool:
+        """Return whether the file has the state of a training by an engine of the class `engine_class`.
 
         `fingerprint` is the digest of the training's inputs. A file with another fingerprint is of another training.
         """
         if not self.path.is_file():
             return False
         with open_arrays(self.path) as arrays:
-            return _stored(arrays).key == _key_with_engine_name(kind, fingerprint)
+            return _stored(arrays).key == _key_with_engine_name(engine_class, fingerprint)
 
     def restore(self, engine: Checkpointable, *, fingerprint: str) -> CheckpointContent | None:
         """Load the stored state of a training into the engine. Returns averaged weights, figures and number of steps.
@@ -150,7 +150,7 @@ class Checkpoint:
                 parts[part][rest] = arrays[name]
         engine.set_weights(parts["weights"])
         engine.set_optimiser_state(parts["optimiser"])
-        return CheckpointContent(progress=course, arrays=parts["more"])
+        return CheckpointContent(progress=course, averaged_weights=parts["more"])
 
     def save(self, engine: Checkpointable, content: CheckpointContent, *, fingerprint: str) -> None:
         """Write the state of the engine and `content` to the file. Raises StorageProblem.
@@ -158,7 +158,7 @@ class Checkpoint:
         `fingerprint` is the digest of the training's inputs. `restore` needs an equal fingerprint.
         """
         found = dict(zip(_ENGINE_PARTS, (engine.weights(), engine.optimiser_state()), strict=True))
-        found["more"] = dict(content.arrays)
+        found["more"] = dict(content.averaged_weights)
         arrays = {f"{part}/{name}": array for part, own in found.items() for name, array in own.items()}
         facts = json.dumps({**to_builtins(content.progress), "key": _key_with_engine_name(type(engine), fingerprint)})
         save_arrays(self.path, arrays | {"facts": np.frombuffer(facts.encode(), np.uint8)})
@@ -170,7 +170,7 @@ def _stored(arrays: Mapping[str, NDArray[Any]]) -> _Stored:
 
 def remove_checkpoints(folder: Path) -> None:
     """Remove all checkpoint files in a folder and in all subfolders."""
-    for path in folder.rglob(CHECKPOINT_NAME):
+    for path in folder.rglob(CHECKPOINT_FILE_NAME):
         path.unlink()
 
 
@@ -188,17 +188,17 @@ _LONGEST_MEAN: Final = 0.98
 class TrainingTask(Protocol):
     """The interface of a training for `train_epochs`: the steps of an epoch, and the validation after each epoch."""
 
-    def steps(self, epoch: int) -> Iterator[float]:
+    def run_steps(self, epoch: int) -> Iterator[float]:
         """Perform the training steps of an epoch, and yield the loss before each step. The first epoch is 0."""
 
-    def averaging_weight(self, steps: int) -> float:
+    def averaging_weight(self, step_count: int) -> float:
         """Return the factor (0..1) with which the current weights of the network enter the running mean of the weights.
 
-        `steps` is the number of steps until now. If the factor is 0, the mean does not change.
+        `step_count` is the number of steps until now. If the factor is 0, the mean does not change.
         """
 
-    def validate(self, average: Weights, figures: EpochFigures) -> EpochFigures:
-        """Measure the network with the weights `average` after an epoch. The engine's weights are restored afterwards.
+    def validate(self, averaged_weights: Weights, figures: EpochFigures) -> EpochFigures:
+        """Measure the network with the weights `averaged_weights` after an epoch. The engine's weights are restored afterwards.
 
         Returns `figures`, the figures of the epoch, with the measured values added.
         """
@@ -208,9 +208,9 @@ class TrainingTask(Protocol):
 class TrainingState:
     """The state of a training between two epochs: averaged weights, figures of each epoch, and number of steps."""
 
-    average: Weights
+    averaged_weights: Weights
     history: list[EpochFigures] = field(default_factory=list)
-    steps: int = 0
+    step_count: int = 0
 
     def resume(self, checkpoint: Checkpoint, engine: Checkpointable, *, fingerprint: str) -> bool:
         """Load the state of a training from a checkpoint into this object and into the engine.
@@ -219,8 +219,8 @@ class TrainingState:
         inputs. Otherwise nothing is loaded.
         """
         if kept := checkpoint.restore(engine, fingerprint=fingerprint):
-            self.average, progress = dict(kept.arrays), kept.progress
-            self.history, self.steps = [*progress.history], progress.steps
+            self.averaged_weights, progress = dict(kept.averaged_weights), kept.progress
+            self.history, self.step_count = [*progress.history], progress.steps
         return kept is not None
 
 
@@ -255,18 +255,20 @@ def train_epochs(
     """
     for epoch in range(len(state.history), stop_epoch):
         started, losses = time.monotonic(), list[float]()
-        for loss in task.steps(epoch):
+        for loss in task.run_steps(epoch):
             losses.append(loss)
             if not math.isfinite(loss):
                 raise UsageProblem(reason("training_diverged", epoch=epoch + 1, step=len(losses)))
-            state.steps += 1
-            if share := np.float32(task.averaging_weight(state.steps)):
-                _average(state.average, engine.weights(), share=share)
+            state.step_count += 1
+            if share := np.float32(task.averaging_weight(state.step_count)):
+                _average(state.averaged_weights, engine.weights(), share=share)
         ended = EpochFigures(epoch=epoch + 1, epochs=epochs, loss=float(np.mean(losses)))
-        ended = task.validate(state.average, ended)
+        ended = task.validate(state.averaged_weights, ended)
         state.history.append(structs.replace(ended, seconds=round(time.monotonic() - started, 3)))
-        course = TrainingProgress(history=tuple(state.history), steps=state.steps)
-        checkpoint.save(engine, CheckpointContent(progress=course, arrays=state.average), fingerprint=fingerprint)
+        course = TrainingProgress(history=tuple(state.history), steps=state.step_count)
+        checkpoint.save(
+            engine, CheckpointContent(progress=course, averaged_weights=state.averaged_weights), fingerprint=fingerprint
+        )
         progress(state.history[-1])
 
 
@@ -274,7 +276,7 @@ def train_or_resume(
     task: TrainingTask,
     engine: Checkpointable,
     *,
-    average: Weights,
+    initial_weights: Weights,
     epochs: int,
     folder: Path,
     fingerprint: str,
@@ -282,14 +284,14 @@ def train_or_resume(
 ) -> tuple[Weights, list[EpochFigures]]:
     """Train all epochs with one engine, or resume the training from the checkpoint in `folder`.
 
-    Returns the averaged weights and the figures of each epoch. `average` are the initial weights, from which the
+    Returns the averaged weights and the figures of each epoch. `initial_weights` are the initial weights, from which the
     running mean starts. The caller stores the result and then deletes the checkpoint. Raises as `train_epochs`.
     """
-    state, checkpoint = TrainingState(average), Checkpoint(folder / CHECKPOINT_NAME)
+    state, checkpoint = TrainingState(initial_weights), Checkpoint(folder / CHECKPOINT_FILE_NAME)
     state.resume(checkpoint, engine, fingerprint=fingerprint)
     numbers = {"stop_epoch": epochs, "epochs": epochs}
     train_epochs(task, engine, state, **numbers, checkpoint=checkpoint, fingerprint=fingerprint, progress=progress)
-    return state.average, state.history
+    return state.averaged_weights, state.history
 
 
 def _average(average: Weights, current: Weights, *, share: np.float32) -> None:
@@ -297,24 +299,24 @@ def _average(average: Weights, current: Weights, *, share: np.float32) -> None:
         np.add(mean, share * (current[name] - mean), out=mean)
 
 
-def sparse_averaging_share(steps: int) -> float:
+def sparse_averaging_weight(step_count: int) -> float:
     """Return the factor (0..1) of the current weights in a running mean to which every fourth step is added.
 
-    `steps` is the number of steps until now. For every fourth step, the factor falls from 0.9 to 0.02 during the
+    `step_count` is the number of steps until now. For every fourth step, the factor falls from 0.9 to 0.02 during the
     training. For all other steps, the factor is 0. `TrainingTask.averaging_weight` may return this factor.
     """
-    if steps % _AVERAGED_EVERY:
+    if step_count % _AVERAGED_EVERY:
         return 0.0
-    count = steps // _AVERAGED_EVERY
+    count = step_count // _AVERAGED_EVERY
     return 1 - min(_LONGEST_MEAN, count / (count + 9))
 
 
 def cosine_learning_rate(
-    highest: float, now: float, *, warm_up: float, end: float = 1.0, start: float = 0.002
+    highest: float, elapsed: float, *, warm_up_end: float, end: float = 1.0, start: float = 0.002
 ) -> float:
-    """Return the learning rate at the time `now` of a training.
+    """Return the learning rate at the time `elapsed` of a training.
 
-    The rate rises linearly until `warm_up`, then falls to 0 along half a cosine wave until `end`.
+    The rate rises linearly until `warm_up_end`, then falls to 0 along half a cosine wave until `end`.
 
     Parameters
     ----------
@@ -325,9 +327,9 @@ def cosine_learning_rate(
     start
         Before the time `start`, the rate is the rate at `start`. So the first steps have a rate above 0.
     """
-    if now < warm_up:
-        return highest * max(now, start) / warm_up
-    done = (now - warm_up) / max(end - warm_up, 1e-9)
+    if elapsed < warm_up_end:
+        return highest * max(elapsed, start) / warm_up_end
+    done = (elapsed - warm_up_end) / max(end - warm_up_end, 1e-9)
     return highest * (1 + math.cos(math.pi * min(done, 1.0))) / 2
 
 
@@ -353,7 +355,7 @@ class LabelledImages:
     def __len__(self) -> int:
         return len(self.images)
 
-    def part(self, start: int, stop: int | None = None) -> LabelledImages:
+    def slice_images(self, start: int, stop: int | None = None) -> LabelledImages:
         """Return the images with indices from `start` up to, but without, `stop`; None for all from `start`."""
         return LabelledImages(self.images[start:stop], self.targets[start:stop])
 
@@ -388,7 +390,9 @@ def train_on_arrays(
     engine = open_engine(specification, weights, settings=settings)
     task = _FitTask(engine, data, effort, seed)
     key = digest(specification, weights, data, effort, seed, settings)
-    train_or_resume(task, engine, average={}, epochs=task.parts, folder=folder, fingerprint=key, progress=progress)
+    train_or_resume(
+        task, engine, initial_weights={}, epochs=task.parts, folder=folder, fingerprint=key, progress=progress
+    )
     return engine.weights()
 
 

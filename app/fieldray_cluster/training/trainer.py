@@ -42,7 +42,7 @@ from fieldray_adapt.run import Run, StepFacts, lock_run_folder
 from fieldray_adapt.training.classifier import Samples, TrainingOptions, validation_aucs
 from fieldray_adapt.training.engine_choice import open_engine
 from fieldray_adapt.training.loop import (
-    CHECKPOINT_NAME,
+    CHECKPOINT_FILE_NAME,
     Checkpoint,
     CheckpointContent,
     EpochFigures,
@@ -146,7 +146,7 @@ class DividedTrainer:
         def look(average: Weights, ended: EpochFigures) -> EpochFigures:
             return structs.replace(ended, auc=validation_aucs(own, average, validation))
 
-        checkpoint = Checkpoint(folder / CHECKPOINT_NAME)
+        checkpoint = Checkpoint(folder / CHECKPOINT_FILE_NAME)
         with temporary_arrays(folder / ARRAYS_NAME, training) as sha256, self._open() as client:
             task = DividedClassifierTraining(
                 specification=specification,
@@ -179,9 +179,11 @@ class DividedTrainer:
             made = compact_unet(height=side, width=side, channels=network.channels, mask_count=network.mask_count)
             self._note(made.layers)
         total, first, average = sum(stage.epochs for stage in stages), 0, Weights()
-        checkpoint = Checkpoint(folder / CHECKPOINT_NAME)
+        checkpoint = Checkpoint(folder / CHECKPOINT_FILE_NAME)
         kinds = range(len(stages))
-        resumed = next((n for n in reversed(kinds) if checkpoint.holds(_DividedState, fingerprint=digest(key, n))), 0)
+        resumed = next(
+            (n for n in reversed(kinds) if checkpoint.has_training_state(_DividedState, fingerprint=digest(key, n))), 0
+        )
         with temporary_arrays(folder / ARRAYS_NAME, data) as sha256, self._open() as client:
             course = _ClusterTraining(client, self._plan, checkpoint, self._say)
             for number, stage in enumerate(stages):
@@ -272,7 +274,7 @@ class _ClusterTraining:
             began = began_s = epoch.ended_s
             self.history.append(row)
             course = TrainingProgress(history=tuple(self.history))
-            self._checkpoint.save(divided, CheckpointContent(progress=course, arrays={}), fingerprint=key)
+            self._checkpoint.save(divided, CheckpointContent(progress=course, averaged_weights={}), fingerprint=key)
             progress(row)
         return layout.to_weights(divided.state.average)
 
