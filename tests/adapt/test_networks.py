@@ -45,7 +45,7 @@ from fieldray_adapt.networks.specification import (
 )
 from fieldray_adapt.recipes.classifier import NetworkChoice
 from fieldray_adapt.recipes.shared import LabelRule
-from fieldray_adapt.training.engine_interface import STATISTIC_SUFFIXES
+from fieldray_adapt.training.engine_interface import BATCH_NORM_STATISTIC_SUFFIXES
 from fieldray_adapt.training.keras_engine import build_network, set_weights
 from fieldray_adapt.training.steps import recipe_specification, starting_weights
 from shipped_packs import CHILDREN_BEFORE, MODELS
@@ -104,7 +104,9 @@ def test_vgg16_with_one_dense_layer_has_the_dissertations_weights() -> None:
 def test_learnt_parameters_are_as_published(kind: str, published: int, maps: int) -> None:
     whole = NETWORKS[kind](height=224, width=224, labels=1000, input_channels=3)
     sizes = {
-        key: math.prod(shape) for key, shape in weight_shapes(whole).items() if not key.endswith(STATISTIC_SUFFIXES)
+        key: math.prod(shape)
+        for key, shape in weight_shapes(whole).items()
+        if not key.endswith(BATCH_NORM_STATISTIC_SUFFIXES)
     }
     assert sum(sizes.values()) == published
     assert layer_shapes(whole)["class_maps"] == (maps, maps, 1000)

@@ -91,7 +91,7 @@ class Engine(Checkpointable, Protocol):
         """
 
 
-STATISTIC_SUFFIXES: Final = ("/mean", "/variance")
+BATCH_NORM_STATISTIC_SUFFIXES: Final = ("/mean", "/variance")
 """The ends of the names of batch-normalisation statistics, which are measured and not trained by gradient."""
 
 

@@ -11,7 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray_adapt.networks.specification import INPUT_NAME, Layer, Shape, Specification, Weights, layer_shapes
-from fieldray_adapt.training.engine_interface import STATISTIC_SUFFIXES, Batch, EngineSettings, averaging_matrix
+from fieldray_adapt.training.engine_interface import (
+    BATCH_NORM_STATISTIC_SUFFIXES,
+    Batch,
+    EngineSettings,
+    averaging_matrix,
+)
 
 _NORMALISED_PARTS = ("gamma", "beta", "mean", "variance")
 
@@ -150,7 +155,7 @@ class KerasGradients:
             if layer.trainable
             for part, variable in zip(parts, layer.weights, strict=True)
         }
-        self._trained = [name for name in self._variables if not name.endswith(STATISTIC_SUFFIXES)]
+        self._trained = [name for name in self._variables if not name.endswith(BATCH_NORM_STATISTIC_SUFFIXES)]
         self._take: Any = None
 
     def compute(self, images: Batch, targets: Any, sample_weight: Any = None) -> tuple[Weights, float]:
@@ -171,7 +176,7 @@ class KerasGradients:
         return {name: gradient[name] for name in self._variables}, float(loss)
 
     def _statistics(self) -> list[str]:
-        return [name for name in self._variables if name.endswith(STATISTIC_SUFFIXES)]
+        return [name for name in self._variables if name.endswith(BATCH_NORM_STATISTIC_SUFFIXES)]
 
     def _taken(self, images: Any, targets: Any, sample_weight: Any) -> Any:
         import tensorflow as tf

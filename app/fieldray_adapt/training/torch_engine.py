@@ -12,7 +12,12 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from fieldray_adapt.networks.specification import INPUT_NAME, Layer, Specification, Weights, channel_set_by_layer
-from fieldray_adapt.training.engine_interface import STATISTIC_SUFFIXES, Batch, EngineSettings, averaging_matrix
+from fieldray_adapt.training.engine_interface import (
+    BATCH_NORM_STATISTIC_SUFFIXES,
+    Batch,
+    EngineSettings,
+    averaging_matrix,
+)
 
 _MOMENTUM: Final = 0.1
 _MIN_KNOWN_WEIGHT: Final = 1e-6
@@ -111,10 +116,10 @@ class TorchEngine:
         self._optimiser.load_state_dict({**whole, "state": rows})
 
     def _is_trained(self, key: str) -> bool:
-        return not key.endswith(STATISTIC_SUFFIXES) and key.rpartition("/")[0] not in self._settings.frozen
+        return not key.endswith(BATCH_NORM_STATISTIC_SUFFIXES) and key.rpartition("/")[0] not in self._settings.frozen
 
     def _is_noted(self, key: str) -> bool:
-        return key.endswith(STATISTIC_SUFFIXES) and key.rpartition("/")[0] not in self._settings.frozen
+        return key.endswith(BATCH_NORM_STATISTIC_SUFFIXES) and key.rpartition("/")[0] not in self._settings.frozen
 
     def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         layout = torch.channels_last if tensor.ndim == 4 else torch.contiguous_format

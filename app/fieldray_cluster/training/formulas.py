@@ -476,12 +476,12 @@ def trained_tensor_sizes(kind: str, *, classes: int = _CLASSES, has_auxiliary_he
     # Imported here, because the formulas need no toolchain.
     from fieldray_adapt.networks.architectures import NETWORKS
     from fieldray_adapt.networks.specification import weight_shapes
-    from fieldray_adapt.training.engine_interface import STATISTIC_SUFFIXES
+    from fieldray_adapt.training.engine_interface import BATCH_NORM_STATISTIC_SUFFIXES
 
     sizes = list[int]()
     made = NETWORKS[kind](height=_SIDE, width=_SIDE, labels=classes, input_channels=_CHANNELS)
     for name, shape in weight_shapes(made).items():
-        if not name.endswith(STATISTIC_SUFFIXES):
+        if not name.endswith(BATCH_NORM_STATISTIC_SUFFIXES):
             sizes.append(math.prod(shape))
         if has_auxiliary_heads and name in _AUXILIARY_AFTER:
             inputs = _AUXILIARY_AFTER[name]

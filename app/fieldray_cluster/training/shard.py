@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray_adapt.networks.specification import Weights
-from fieldray_adapt.training.engine_interface import STATISTIC_SUFFIXES
+from fieldray_adapt.training.engine_interface import BATCH_NORM_STATISTIC_SUFFIXES
 from fieldray_cluster.training.formulas import ElementRanges, place_evenly_corrected, place_whole_tensors
 
 Vector = NDArray[np.float32]
@@ -126,14 +126,16 @@ def clip_gradient(gradient: Vector, layout: WeightLayout, max_norm: float) -> Ve
     if not max_norm:
         return gradient
     trained = [
-        part.ravel() for name, part in layout.to_weights(gradient).items() if not name.endswith(STATISTIC_SUFFIXES)
+        part.ravel()
+        for name, part in layout.to_weights(gradient).items()
+        if not name.endswith(BATCH_NORM_STATISTIC_SUFFIXES)
     ]
     norm = math.sqrt(sum(float(np.dot(part, part)) for part in trained))
     if norm <= max_norm:
         return gradient
     return layout.to_vector(
         {
-            name: part if name.endswith(STATISTIC_SUFFIXES) else part * np.float32(max_norm / norm)
+            name: part if name.endswith(BATCH_NORM_STATISTIC_SUFFIXES) else part * np.float32(max_norm / norm)
             for name, part in layout.to_weights(gradient).items()
         },
     )
@@ -200,7 +202,13 @@ class Shard:
         for mark, name in zip(marks, layout.names, strict=True):
             is_frozen = name.rpartition("/")[0] in rule.frozen
             mark[:] = (
-                0 if is_frozen else 3 if name.endswith(STATISTIC_SUFFIXES) else 2 if name.endswith("/kernel") else 1
+                0
+                if is_frozen
+                else 3
+                if name.endswith(BATCH_NORM_STATISTIC_SUFFIXES)
+                else 2
+                if name.endswith("/kernel")
+                else 1
             )
         own = gather(np.concatenate(marks).astype(np.float32), ranges)
         self._noted, self._trained = own == 3, (own == 1) | (own == 2)
