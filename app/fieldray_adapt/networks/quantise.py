@@ -42,7 +42,7 @@ from fieldray_adapt.networks.specification import (
     channel_set_by_layer,
     weight_axes,
 )
-from fieldray_adapt.training.keras_engine import build_network, layer_reader, set_weights
+from fieldray_adapt.training.keras_engine import build_network, layer_output_function, set_weights
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -205,7 +205,7 @@ def _ranges(
     """
     if not names:
         return {}
-    read = layer_reader(specification, weights, names)
+    read = layer_output_function(specification, weights, names)
     found: ChannelFactors = {}
     for start in range(0, len(images), _BATCH):
         for name, value in read(images[start : start + _BATCH].astype(np.float32) / np.float32(255)).items():
@@ -247,7 +247,7 @@ def _input_means(
 ) -> dict[str, NDArray[np.float32]]:
     """Return the mean of each input channel of `layers` over all images, by name of the layer that gives the input."""
     names = sorted({layer.inputs[0] for layer in layers} - {INPUT_NAME})
-    read = layer_reader(specification, weights, names)
+    read = layer_output_function(specification, weights, names)
     sums: dict[str, NDArray[np.float32]] = {}
     for start in range(0, len(images), _BATCH):
         batch = images[start : start + _BATCH].astype(np.float32) / np.float32(255)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray_adapt.networks.specification import Specification, channel_set_by_layer, weight_axes
-from fieldray_adapt.training.keras_engine import layer_reader
+from fieldray_adapt.training.keras_engine import layer_output_function
 
 ChannelScores = dict[str, NDArray[np.float64]]
 """A score for each channel: arrays (channels,) by name of the channel set."""
@@ -58,7 +58,7 @@ def measure_zero_shares(
     """
     layers = relu_layers(specification)
     names = [name for members in layers.values() for name in members]
-    read = layer_reader(specification, weights, names)
+    read = layer_output_function(specification, weights, names)
     zeros = {
         name: np.zeros(specification.channels[channel], np.float64)
         for channel, members in layers.items()

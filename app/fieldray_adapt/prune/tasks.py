@@ -28,7 +28,7 @@ from fieldray_adapt.run import Progress, Run, Step, StepFacts
 from fieldray_adapt.training.classifier import Samples, TrainingOptions, predict_logits, train_groups
 from fieldray_adapt.training.engine_choice import open_engine
 from fieldray_adapt.training.engine_interface import EngineSettings
-from fieldray_adapt.training.keras_engine import layer_reader
+from fieldray_adapt.training.keras_engine import layer_output_function
 from fieldray_adapt.training.loop import Effort, LabelledImages, measure_accuracy, remove_checkpoints, train_on_arrays
 from fieldray_adapt.training.loop import Progress as RowProgress
 from fieldray_adapt.training.profile import fastest_batch_size, inference_seconds, time_networks
@@ -93,7 +93,7 @@ def _means(
     images: NDArray[np.float32],
     keep: Mapping[str, NDArray[Any]],
 ) -> dict[str, float]:
-    values = layer_reader(specification, weights, layers)(images)
+    values = layer_output_function(specification, weights, layers)(images)
     return {name: float(value[..., keep.get(name, slice(None))].mean()) for name, value in values.items()}
 
 

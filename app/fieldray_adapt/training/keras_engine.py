@@ -78,7 +78,7 @@ def _keras_layer(layer: Layer, sizes: Mapping[str, Shape]) -> Any:
     return makers[layer.kind]()
 
 
-def layer_reader(
+def layer_output_function(
     specification: Specification, weights: Mapping[str, NDArray[np.float32]], names: Sequence[str]
 ) -> Callable[[Batch], dict[str, NDArray[np.float32]]]:
     """Return a function that runs a network on images and returns the outputs of the layers `names`, by name.

@@ -30,7 +30,7 @@ from fieldray_adapt.networks.specification import INPUT_NAME, Layer, Specificati
 from fieldray_adapt.run import Progress
 from fieldray_adapt.training.classifier import Samples
 from fieldray_adapt.training.engine_interface import Batch
-from fieldray_adapt.training.keras_engine import layer_reader
+from fieldray_adapt.training.keras_engine import layer_output_function
 
 TEACHER_SIDE: Final = 224
 """The width and height of the teacher's input images, in pixels."""
@@ -192,7 +192,7 @@ def _features(images: NDArray[np.uint8], teacher: Path, cache: Path, progress: P
                 known = dict(zip(arrays["names"].tolist(), arrays["features"], strict=True))
     missing = [index for index, name in enumerate(names) if name not in known]
     if missing:
-        read = layer_reader(efficientnet_lite0(), read_teacher_weights(teacher), _READ)
+        read = layer_output_function(efficientnet_lite0(), read_teacher_weights(teacher), _READ)
         for start in range(0, len(missing), _BATCH):
             chosen = missing[start : start + _BATCH]
             known |= zip([names[index] for index in chosen], _teacher_features(read, images[chosen]), strict=True)
