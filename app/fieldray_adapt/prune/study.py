@@ -53,7 +53,7 @@ from fieldray_adapt.training.loop import (
     remove_checkpoints,
     train_on_arrays,
 )
-from fieldray_adapt.training.profile import PROFILE_NAME, Network, Profile, time_networks
+from fieldray_adapt.training.profile import PROFILE_FILE_NAME, Network, Profile, time_networks
 
 _KEY_LENGTH: Final = 12  # characters of the digest in file names
 
@@ -336,7 +336,7 @@ class PruningStudy:
             original=rows[ORIGINAL_NAME],
             runs={run.name: self._table(run, rows) for run in self._recipe.runs},
             baselines={name: rows[name] for name in names if name in rows},
-            profile=read_json_if_present(self._folder / "profile" / PROFILE_NAME, Profile),
+            profile=read_json_if_present(self._folder / "profile" / PROFILE_FILE_NAME, Profile),
         )
 
     def _tested(self, name: str, network: Network, images: NDArray[np.uint8]) -> Conversion:

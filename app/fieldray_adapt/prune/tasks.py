@@ -31,7 +31,7 @@ from fieldray_adapt.training.engine_interface import EngineSettings
 from fieldray_adapt.training.keras_engine import layer_output_function
 from fieldray_adapt.training.loop import Effort, LabelledImages, measure_accuracy, remove_checkpoints, train_on_arrays
 from fieldray_adapt.training.loop import Progress as RowProgress
-from fieldray_adapt.training.profile import fastest_batch_size, inference_seconds, time_networks
+from fieldray_adapt.training.profile import fastest_batch_size, inference_s_per_image, time_networks
 from fieldray_adapt.training.steps import (
     engine_settings,
     load_step_network,
@@ -167,7 +167,7 @@ class ArrayPruningTask:
     def seconds_per_image(self, specification: Specification, weights: Weights) -> float:
         """Return the median time of inference per image, in seconds. The first two batches are not counted."""
         images = self.validation.images[:_TIMED_ARRAYS]
-        return inference_seconds(specification, weights, images=images, settings=self.settings)
+        return inference_s_per_image(specification, weights, images=images, settings=self.settings)
 
     def propose_batch_size(self, specification: Specification, weights: Weights) -> int | None:
         """Return the smallest candidate batch size whose training time per image is at most 10 % above the shortest.
@@ -282,7 +282,7 @@ class ImagePruningTask:
     def seconds_per_image(self, specification: Specification, weights: Weights) -> float:
         """Return the median time of inference per image, in seconds. The first two batches are not counted."""
         images = self.validation.images[:_TIMED].astype(np.float32) / np.float32(255)
-        return inference_seconds(specification, weights, images=images, settings=self.options.engine_settings)
+        return inference_s_per_image(specification, weights, images=images, settings=self.options.engine_settings)
 
     def propose_batch_size(self, specification: Specification, weights: Weights) -> int | None:
         """Return the smallest candidate batch size whose training time per image is at most 10 % above the shortest.

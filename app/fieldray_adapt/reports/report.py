@@ -44,7 +44,7 @@ from fieldray_adapt.reports.page import (
 )
 from fieldray_adapt.run import HISTORY_FILE_NAME, RECIPE_TEXT_NAME, Run, Step, StepFacts, StepStatus
 from fieldray_adapt.training.loop import EpochFigures
-from fieldray_adapt.training.profile import PROFILE_NAME, Profile, profile_report_parts
+from fieldray_adapt.training.profile import PROFILE_FILE_NAME, Profile, profile_report_parts
 from fieldray_adapt.training.steps import run_converted_file
 
 _DOES: Final = {
@@ -149,8 +149,8 @@ def _gate(gate: OodCheckFigures) -> list[ReportPart]:
 
 def _profile(run: Run) -> list[ReportPart]:
     """Return the results of `adapt profile` as parts of the report; empty if `adapt profile` was not run."""
-    known = (run.step_folder("profile") / PROFILE_NAME).is_file()
-    return profile_report_parts(run.read_step_json("profile", PROFILE_NAME, Profile)) if known else []
+    known = (run.step_folder("profile") / PROFILE_FILE_NAME).is_file()
+    return profile_report_parts(run.read_step_json("profile", PROFILE_FILE_NAME, Profile)) if known else []
 
 
 def _pruning(run: Run) -> list[ReportPart]:
@@ -274,7 +274,7 @@ REPORT_STEP: Final = Step(
     name="report",
     perform=report_step,
     recipe_keys=(),
-    outside_inputs_digest=lambda run: file_sha256(run.step_folder("profile") / PROFILE_NAME),
+    outside_inputs_digest=lambda run: file_sha256(run.step_folder("profile") / PROFILE_FILE_NAME),
 )
 
 

@@ -180,7 +180,7 @@ def fastest_batch_size(
     return propose_batch_size(rows)
 
 
-def inference_seconds(
+def inference_s_per_image(
     specification: Specification,
     weights: Mapping[str, NDArray[np.float32]],
     *,
@@ -271,7 +271,7 @@ def _file_run(data: bytes) -> Callable[[], object]:
     return run
 
 
-PROFILE_NAME: Final = "profile.json"
+PROFILE_FILE_NAME: Final = "profile.json"
 _WHAT: Final = "profile"
 
 
@@ -284,7 +284,7 @@ def profile_step(run: Run) -> StepFacts:
     settings = EngineSettings(precision=training.precision, threads=training.threads)
     network = recipe_specification(run.recipe)
     found = _profiled(network, run.recipe.profile, settings=settings, engine=training.engine, progress=run.progress)
-    run.write_step_json("profile", PROFILE_NAME, found)
+    run.write_step_json("profile", PROFILE_FILE_NAME, found)
     return found.proposed_batch_size
 
 
@@ -292,7 +292,7 @@ def profile_study(recipe: StudyRecipe, *, say: Callable[[str], None], progress: 
     """Measure the speed of a pruning study's original network. Writes profile/profile.json to the run folder."""
     settings = EngineSettings(loss="categorical", precision=recipe.original.precision, threads=recipe.training_threads)
     found = _profiled(recipe.original.specification(), recipe.profile, settings=settings, progress=progress)
-    write_atomically(recipe.run / "profile" / PROFILE_NAME, json_bytes(found))
+    write_atomically(recipe.run / "profile" / PROFILE_FILE_NAME, json_bytes(found))
     for side, size in found.proposed_batch_size.items():
         say(f"profile: at {side} pixels train with batches of {size}")
 
