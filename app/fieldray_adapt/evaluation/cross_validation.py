@@ -39,7 +39,7 @@ from fieldray_adapt.training.classifier import predict_logits
 from fieldray_adapt.training.engine_choice import open_engine
 from fieldray_adapt.training.engine_interface import EngineSettings
 from fieldray_adapt.training.steps import (
-    MAX_HEAD_IMAGES,
+    MAX_HEAD_FIT_IMAGES,
     convert_network,
     recipe_specification,
     train_recipe,
@@ -148,7 +148,7 @@ def _out_of_fold(run: Run, data: Dataset, fold: int, evaluated: NDArray[np.int64
         network = iterations.network_after(kept.number)
         found[PRUNED_STAGE] = _float_scores(recipe, *network, images)
     drawn = np.random.default_rng(recipe.training.seed).permutation(learnt)
-    files = convert_network(recipe, *network, images=data.image_set.images[drawn[:MAX_HEAD_IMAGES]])
+    files = convert_network(recipe, *network, images=data.image_set.images[drawn[:MAX_HEAD_FIT_IMAGES]])
     labels, roles = len(recipe.pack_labels), files.int8_file.output_roles(files.specification)
     found[INT8_STAGE] = run_network(
         files.int8_file.data, images, spec=recipe.input, outputs=roles, labels=labels

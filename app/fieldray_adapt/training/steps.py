@@ -52,25 +52,25 @@ from fieldray_adapt.training.engine_interface import EngineSettings
 from fieldray_adapt.training.loop import EpochFigures
 from fieldray_adapt.training.teacher import teacher_targets
 
-NETWORK_NAMES: Final = ("weights.npz", "specification.json")
+NETWORK_FILE_NAMES: Final = ("weights.npz", "specification.json")
 """The names of the two files of a stored network: weights and specification."""
 
 
 def save_step_network(folder: Path, specification: Specification, weights: Weights) -> None:
     """Write a network (specification and weights) to the folder of a step. Raises StorageProblem."""
-    path, text = (folder / name for name in NETWORK_NAMES)
+    path, text = (folder / name for name in NETWORK_FILE_NAMES)
     save_network(path, text, specification, weights)
 
 
 def load_last_network(run: Run) -> tuple[Specification, Weights]:
     """Read the pruned network if the recipe prunes, else the trained network. Raises UsageProblem (`step_missing`)."""
-    is_pruned = run.recipe.prune and (run.step_folder("prune") / NETWORK_NAMES[0]).is_file()
+    is_pruned = run.recipe.prune and (run.step_folder("prune") / NETWORK_FILE_NAMES[0]).is_file()
     return load_step_network(run, "prune" if is_pruned else "train")
 
 
 def load_step_network(run: Run, step: str) -> tuple[Specification, Weights]:
     """Read the network that a step stored. Raises UsageProblem (`step_missing`) if the step has stored none."""
-    path, text = (run.step_folder(step) / name for name in NETWORK_NAMES)
+    path, text = (run.step_folder(step) / name for name in NETWORK_FILE_NAMES)
     if not path.is_file():
         raise UsageProblem(reason("step_missing", step=step))
     return load_network(path, text)
@@ -327,11 +327,11 @@ TRAIN_STEP: Final = Step(
     perform=train_step,
     recipe_keys=("input", "lungs", "network", "labels", "data", "split", "training", "augmentation"),
     outside_inputs_digest=lambda run: training_start_digest(run.recipe.network, run.recipe.training),
-    outputs=(*NETWORK_NAMES, "history.json"),
+    outputs=(*NETWORK_FILE_NAMES, "history.json"),
 )
 
 
-MAX_HEAD_IMAGES: Final = 1500
+MAX_HEAD_FIT_IMAGES: Final = 1500
 """The largest number of training images to which `convert_network` fits the head again."""
 
 
@@ -352,7 +352,9 @@ def quantise_step(run: Run) -> StepFacts:
     """
     data = load_dataset(run)
     drawn = np.random.default_rng(run.recipe.training.seed).permutation(data.indices("training"))
-    files = convert_network(run.recipe, *load_last_network(run), images=data.image_set.images[drawn[:MAX_HEAD_IMAGES]])
+    files = convert_network(
+        run.recipe, *load_last_network(run), images=data.image_set.images[drawn[:MAX_HEAD_FIT_IMAGES]]
+    )
     save_step_network(run.step_folder("quantise"), files.specification, files.weights)
     return write_converted_files(run, {"float": files.float_file, "int8": files.int8_file})
 
