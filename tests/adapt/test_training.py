@@ -47,7 +47,7 @@ from fieldray_adapt.training.loop import (
     train_on_arrays,
 )
 from fieldray_adapt.training.steps import recipe_specification, starting_weights, train_recipe
-from fieldray_adapt.training.teacher import efficientnet_lite0, read_teacher_weights, teacher_targets
+from fieldray_adapt.training.teacher import efficientnet_lite0, read_teacher_weights, with_teacher_targets
 from tiny_recipe import Killed, bright_or_dark
 
 ENGINE = "torch" if importlib.util.find_spec("torch") else "tensorflow"
@@ -406,7 +406,7 @@ def test_a_label_that_other_patients_contradict_counts_for_less(file: Path, tmp_
     samples = Samples(images=images, targets=targets, sources=("a",) * 40, patients=tuple(f"p{n}" for n in range(40)))
     rows: list[tuple[str, int, int]] = []
     cache = tmp_path / "seen.npz"
-    found = teacher_targets(
+    found = with_teacher_targets(
         samples, file, teacher_share=0.5, cache=cache, progress=lambda *row: rows.append(row)
     ).targets[:, 0]
     assert np.isnan(found[2])
@@ -415,9 +415,9 @@ def test_a_label_that_other_patients_contradict_counts_for_less(file: Path, tmp_
     assert doubt[:2].min() > 2 * doubt[2:].max()
     assert ((found[right] > 0.5) == (targets[right, 0] > 0.5)).all()
     assert rows[-1] == ("teacher", 40, 40)
-    scores = teacher_targets(samples, file, teacher_share=1.0, cache=cache, progress=lambda *_: None).targets[:, 0]
+    scores = with_teacher_targets(samples, file, teacher_share=1.0, cache=cache, progress=lambda *_: None).targets[:, 0]
     np.testing.assert_allclose((scores + targets[:, 0]) / 2, found, atol=1e-6)
-    again = teacher_targets(
+    again = with_teacher_targets(
         samples, file, teacher_share=0.5, cache=cache, progress=lambda *row: pytest.fail(str(row))
     ).targets[:, 0]
     assert np.array_equal(again, found, equal_nan=True)

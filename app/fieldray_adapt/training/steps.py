@@ -50,7 +50,7 @@ from fieldray_adapt.run import Run, Step, StepFacts
 from fieldray_adapt.training.classifier import Samples, Schedule, TrainingOptions, train, train_groups
 from fieldray_adapt.training.engine_interface import EngineSettings
 from fieldray_adapt.training.loop import EpochFigures
-from fieldray_adapt.training.teacher import teacher_targets
+from fieldray_adapt.training.teacher import with_teacher_targets
 
 NETWORK_FILE_NAMES: Final = ("weights.npz", "specification.json")
 """The names of the two files of a stored network: weights and specification."""
@@ -145,7 +145,7 @@ def training_samples(run: Run, samples: Samples, *, teacher_share: float | None 
     if not settings.teacher or not weight:
         return drawn
     cache = run.step_folder("data") / "teacher.npz"
-    return teacher_targets(drawn, settings.teacher, teacher_share=weight, cache=cache, progress=run.progress)
+    return with_teacher_targets(drawn, settings.teacher, teacher_share=weight, cache=cache, progress=run.progress)
 
 
 def _train_on_teacher(run: Run, weights: Weights, *, training: Samples, validation: Samples, folder: Path) -> Weights:

@@ -32,7 +32,7 @@ from fieldray_adapt.training.classifier import Samples
 from fieldray_adapt.training.engine_interface import Batch
 from fieldray_adapt.training.keras_engine import layer_output_function
 
-TEACHER_SIDE: Final = 224
+TEACHER_IMAGE_SIDE_PIXELS: Final = 224
 """The width and height of the teacher's input images, in pixels."""
 # For each stage: number of blocks, kernel side, stride of the first block, output channels. All stages but the first
 # expand their channels sixfold inside a block.
@@ -76,8 +76,8 @@ def efficientnet_lite0() -> Specification:
     layers.append(convolution("head", last, "head", activation="relu6"))
     return Specification(
         name="efficientnet-lite0",
-        height=TEACHER_SIDE,
-        width=TEACHER_SIDE,
+        height=TEACHER_IMAGE_SIDE_PIXELS,
+        width=TEACHER_IMAGE_SIDE_PIXELS,
         input_channels=3,
         layers=tuple(layers),
         channels={**channels, "head": 1280},
@@ -120,7 +120,7 @@ def _name_in_file(key: str) -> str:
     return f"{kernel}.weight" if part == "kernel" else f"{norm}.{_PARTS[part]}"
 
 
-def teacher_targets(
+def with_teacher_targets(
     samples: Samples, teacher: Path, *, teacher_share: float, cache: Path, progress: Progress
 ) -> Samples:
     """Return a copy of `samples` in which each target is a mean of the label and the teacher's score, 0..1.
@@ -204,7 +204,11 @@ def _features(images: NDArray[np.uint8], teacher: Path, cache: Path, progress: P
 def _teacher_features(read: Callable[[Batch], dict[str, Batch]], images: NDArray[np.uint8]) -> NDArray[np.float16]:
     """Compute the teacher's features (n, f) of images. `read` runs the teacher on a batch of images."""
     grey = [
-        np.asarray(Image.fromarray(image[..., 0]).resize((TEACHER_SIDE, TEACHER_SIDE), Image.Resampling.BILINEAR))
+        np.asarray(
+            Image.fromarray(image[..., 0]).resize(
+                (TEACHER_IMAGE_SIDE_PIXELS, TEACHER_IMAGE_SIDE_PIXELS), Image.Resampling.BILINEAR
+            )
+        )
         for image in images
     ]
     batch = np.repeat(np.stack(grey)[..., None].astype(np.float32) / np.float32(127.5) - 1, 3, axis=3)
