@@ -57,7 +57,7 @@ from fieldray_cluster.worker_registry import (
 
 log = logging.getLogger(__name__)
 
-CHUNK_IMAGES: Final = 256
+IMAGES_PER_PIECE: Final = 256
 _DEATHS_OF_SEVERAL: Final = 2
 _LATE_S: Final = 1.0  # wait for Dask's message that a worker died while it had a piece
 _PATIENCE_S: Final = (5.0, 10.0, 20.0, 40.0, 80.0)  # time limits of the attempts to fetch an answer
@@ -91,9 +91,9 @@ class _Task:
     until_s: float
 
 
-def piece_time_limit_s(images: int) -> float:
+def piece_time_limit_s(image_count: int) -> float:
     """Return how many seconds a worker may take to screen a number of images: over ten times the usual time."""
-    return _START_S + _IMAGE_S * images
+    return _START_S + _IMAGE_S * image_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ class NodeProgress:
     """The progress of a node (computer): the number of screened images, and the speed in images per second."""
 
     name: str
-    done: int
+    screened_image_count: int
     images_per_s: float
 
 
@@ -109,12 +109,12 @@ class NodeProgress:
 class ArchiveProgress:
     """The progress of screening an archive, as numbers of images.
 
-    `resumed` images had results from an earlier start of the command.
+    `earlier_image_count` images had results from an earlier start of the command.
     """
 
-    done: int
-    total: int
-    resumed: int
+    screened_image_count: int
+    image_count: int
+    earlier_image_count: int
     images_per_s: float
     remaining_s: float | None
     nodes: tuple[NodeProgress, ...] = ()
@@ -138,7 +138,7 @@ class PieceOptions:
         A function that returns how many seconds a worker may take to screen a number of images.
     """
 
-    chunk_images: int = CHUNK_IMAGES
+    images_per_piece: int = IMAGES_PER_PIECE
     sends_files: bool = False
     screen: ScreenPiece = screen_piece
     check_node: CheckNode = check_node
@@ -172,7 +172,7 @@ class ArchiveDriver:
         self._folder, self._request, self._images = folder, request, images
         self._save, self._show, self._note = save, progress, on_message
         self._screen, self._inspect, self._sends_files = options.screen, options.check_node, options.sends_files
-        self._chunk_images, self._waits_s = options.chunk_images, options.time_limit_s
+        self._chunk_images, self._waits_s = options.images_per_piece, options.time_limit_s
         self._left: deque[Piece] = deque()
         self._failed_in: dict[int, Piece] = {}  # the stored piece of each failed image, by the index of the image
         self._tasks: dict[str, _Task] = {}  # tasks by address of the worker
@@ -418,13 +418,15 @@ class ArchiveDriver:
         now_s, total = time.monotonic(), len(self._images)
         rate, done = self._done / max(now_s - self._began_s, 1e-3), self._resumed + self._done
         nodes = (
-            NodeProgress(name=name, done=count, images_per_s=count / max(now_s - self._nodes_began_s[name], 1e-3))
+            NodeProgress(
+                name=name, screened_image_count=count, images_per_s=count / max(now_s - self._nodes_began_s[name], 1e-3)
+            )
             for name, count in sorted(self._faults.done.items())
         )
         return ArchiveProgress(
-            done=done,
-            total=total,
-            resumed=self._resumed,
+            screened_image_count=done,
+            image_count=total,
+            earlier_image_count=self._resumed,
             images_per_s=rate,
             remaining_s=(total - done) / rate if rate else None,
             nodes=tuple(nodes),

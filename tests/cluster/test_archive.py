@@ -179,7 +179,7 @@ class Begun:
             archive.run(connection)
             counts = Counter(outcome.ref.path.name for outcome in saved)
             assert len(counts) == len(images) and set(counts.values()) == {1}
-            assert progress[-1].done == len(images)
+            assert progress[-1].screened_image_count == len(images)
         return saved
 
 

@@ -152,7 +152,7 @@ def _screened(
             save=run.save,
             progress=lambda progress: _show(console, progress),
             on_message=lambda node, why: console.print_error(f"{node}: {why.text}"),
-            options=PieceOptions(chunk_images=options.chunk, sends_files=options.send_files),
+            options=PieceOptions(images_per_piece=options.chunk, sends_files=options.send_files),
         )
         progress = archive.run(connection_settings(options))
         run.finish()
@@ -161,7 +161,9 @@ def _screened(
 
 
 def _show(console: Console, progress: ArchiveProgress) -> None:
-    text = progress_text(progress.done, progress.total, progress.images_per_s, progress.remaining_s)
+    text = progress_text(
+        progress.screened_image_count, progress.image_count, progress.images_per_s, progress.remaining_s
+    )
     console.show_bar(f"{text}  {_nodes(progress)}".rstrip())
 
 
@@ -174,7 +176,9 @@ def _sum_up(console: Console, summary: PackSummary, progress: ArchiveProgress, r
     summary.set_counts(result_counts_of_run(database, run_id)[0])
     print_line, counts = console.print_line, summary.counts
     images, files = image_count(counts), sum(counts.values())
-    print_line(f"{_counted(images, 'image')}. Finished earlier: {progress.resumed} of {_counted(files, 'file')}.")
+    print_line(
+        f"{_counted(images, 'image')}. Finished earlier: {progress.earlier_image_count} of {_counted(files, 'file')}."
+    )
     console.print_lines((*summary.summary_lines(), *summary.drift_sentences(database, PackOfRun(run_id))))
     if progress.nodes:
         print_line(f"By node: {_nodes(progress)}")
@@ -201,4 +205,6 @@ def _all_done(folder: ArchiveFolder, run_id: int) -> str:
 
 
 def _nodes(progress: ArchiveProgress) -> str:
-    return ", ".join(f"{node.name}: {node.done} at {node.images_per_s:.1f}/s" for node in progress.nodes)
+    return ", ".join(
+        f"{node.name}: {node.screened_image_count} at {node.images_per_s:.1f}/s" for node in progress.nodes
+    )
