@@ -203,7 +203,7 @@ class ArchiveDriver:
         again: list[Piece] = []
         for piece in self._folder.finished_pieces(len(self._images)):
             try:
-                refs = tuple(map(ref_of, self._images.refs(piece)))
+                refs = tuple(map(ref_of, self._images.ref_texts(piece)))
                 outcomes = parse_results(refs, self._folder.read_results(piece), self._request)
             except ValueError as error:
                 log.warning("results of %d images are made again: %s", piece.size, error)
@@ -218,7 +218,9 @@ class ArchiveDriver:
                     is_next = self._failed_in.get(number - 1) is piece and again[-1].size < self._chunk_images
                     begin = again.pop().start if is_next else number
                     again.append(Piece(begin, number + 1))
-        self._left.extend((*self._folder.remaining_pieces(len(self._images), size=self._chunk_images), *again))
+        self._left.extend(
+            (*self._folder.remaining_pieces(len(self._images), images_per_piece=self._chunk_images), *again)
+        )
 
     # ---- distribution of pieces
 
@@ -262,7 +264,7 @@ class ArchiveDriver:
                 self._left.appendleft(Piece(piece.start + count, piece.stop, piece.deaths, piece.nodes))
                 piece = Piece(piece.start, piece.start + count, piece.deaths, piece.nodes)
         sent = {Path(name): data for name, data in (files or {}).items() if isinstance(data, bytes)}
-        refs = self._images.refs(piece)
+        refs = self._images.ref_texts(piece)
         states = self._images.object_states(piece) if is_address(self._request.paths[0]) else None
         spec = PieceSpec(request=self._request, refs=refs, files=files, states=states)
         key = f"chunk-{piece.start}-{piece.stop}-{uuid.uuid4().hex}"
@@ -384,7 +386,7 @@ class ArchiveDriver:
         if piece.size > 1 and piece.deaths >= _DEATHS_OF_SEVERAL:
             self._suspect(*piece.halves())
         elif piece.size == 1 and self._faults.is_image_at_fault(piece, nodes, is_last=is_last):
-            ref = ref_of(self._images.refs(piece)[0])
+            ref = ref_of(self._images.ref_texts(piece)[0])
             cause = why or reason("archive_worker_ended", times=piece.deaths)
             failed = (FailedOutcome(ref=ref, stage="decode", reason=cause),)
             self._keep(piece, outcomes_to_parquet(failed, self._request), failed)

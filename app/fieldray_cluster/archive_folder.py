@@ -62,9 +62,9 @@ from fieldray_cluster.worker_registry import Piece
 _ROW_GROUP: Final = 1024
 _LIST_SCHEMA: Final = pa.schema([("path", pa.binary()), ("ref", pa.string()), ("state", pa.string())])
 _UP: Final = os.fsencode(f"{os.sep}..{os.sep}")
-REQUEST_NAME: Final = "archive.json"
+REQUEST_FILE_NAME: Final = "archive.json"
 """The name of the file with the request to screen an archive."""
-LIST_NAME: Final = "list.parquet"
+IMAGE_LIST_FILE_NAME: Final = "list.parquet"
 """The name of the file with an archive's image list."""
 _NAME: Final = re.compile(r"([0-9]{9})-([0-9]{9})\.parquet")
 
@@ -113,8 +113,8 @@ class ArchiveFolder:
         Raises UsageProblem (archive_other_work) if the folder has results of another request, UsageProblem
         (archive_damaged), and StorageProblem.
         """
-        path, self._asked = self.path / REQUEST_NAME, request.paths
-        if not path.exists() or not (self.is_listed or self.has_results):
+        path, self._asked = self.path / REQUEST_FILE_NAME, request.paths
+        if not path.exists() or not (self.has_image_list or self.has_results):
             write_atomically(path, json.dumps(dataclasses.asdict(request), indent=1).encode("ascii"))
             return
         try:
@@ -138,18 +138,18 @@ class ArchiveFolder:
     # ---- the list
 
     @property
-    def is_listed(self) -> bool:
+    def has_image_list(self) -> bool:
         """Whether the folder has a complete image list that is not empty. Raises UsageProblem (archive_damaged)."""
         if not self._list.exists() or not self._noted.list_sha256:
             return False
-        with self.open_list() as images:
+        with self.open_image_list() as images:
             return len(images) > 0
 
     @property
     def _noted(self) -> _ListNote:
         """The number of images and the digest of the image list in archive.json. A changed list has another digest."""
         try:
-            return parse_json((self.path / REQUEST_NAME).read_bytes(), _ListNote)
+            return parse_json((self.path / REQUEST_FILE_NAME).read_bytes(), _ListNote)
         except (OSError, ValueError):
             return _ListNote()
 
@@ -158,7 +158,7 @@ class ArchiveFolder:
         """The local date on which the image list was written."""
         return datetime.datetime.fromtimestamp(self._list.stat().st_mtime).astimezone().date()
 
-    def write_list(self, refs: Iterable[tuple[ImageRef, str]], *, progress: Callable[[int], None]) -> None:
+    def write_image_list(self, refs: Iterable[tuple[ImageRef, str]], *, progress: Callable[[int], None]) -> None:
         """Write the image list. Raises StorageProblem.
 
         Parameters
@@ -179,11 +179,11 @@ class ArchiveFolder:
                 writer.write_table(pa.Table.from_pylist(rows, schema=_LIST_SCHEMA))
                 count += len(rows)
                 progress(count)
-        path, note = self.path / REQUEST_NAME, _ListNote(images=count, list_sha256=_digest(self._list))
+        path, note = self.path / REQUEST_FILE_NAME, _ListNote(images=count, list_sha256=_digest(self._list))
         about = json.loads(path.read_bytes()) if path.exists() else {}
         write_atomically(path, json.dumps(about | dataclasses.asdict(note), indent=1).encode("ascii"))
 
-    def open_list(self) -> ImageList:
+    def open_image_list(self) -> ImageList:
         """Open the image list of the stored request. Raises UsageProblem (archive_damaged).
 
         Call `store_request` first.
@@ -194,7 +194,7 @@ class ArchiveFolder:
 
     @property
     def _list(self) -> Path:
-        return self.path / LIST_NAME
+        return self.path / IMAGE_LIST_FILE_NAME
 
     # ---- results
 
@@ -203,27 +203,31 @@ class ArchiveFolder:
         """Whether the folder has results of at least one image."""
         return any((self.path / "chunks").glob("*.parquet"))
 
-    def finished_pieces(self, count: int) -> tuple[Piece, ...]:
+    def finished_pieces(self, image_count: int) -> tuple[Piece, ...]:
         """Return the pieces of the image list that have stored results, in order.
 
-        `count` is the number of images in the list. Stored results for higher indices are left out.
+        `image_count` is the number of images in the list. Stored results for higher indices are left out.
         """
         found: list[Piece] = []
         for name in sorted(path.name for path in (self.path / "chunks").iterdir()):
             match = _NAME.fullmatch(name)
-            if match and int(match[1]) < int(match[2]) <= count and int(match[1]) >= (found[-1].stop if found else 0):
+            if (
+                match
+                and int(match[1]) < int(match[2]) <= image_count
+                and int(match[1]) >= (found[-1].stop if found else 0)
+            ):
                 found.append(Piece(int(match[1]), int(match[2])))
         return tuple(found)
 
-    def remaining_pieces(self, count: int, *, size: int) -> Iterator[Piece]:
-        """Yield the images without results as pieces of at most `size` images, in the order of the list.
+    def remaining_pieces(self, image_count: int, *, images_per_piece: int) -> Iterator[Piece]:
+        """Yield the images without results as pieces of at most `images_per_piece` images, in the order of the list.
 
-        `count` is the number of images in the list.
+        `image_count` is the number of images in the list.
         """
         at = 0
-        for piece in (*self.finished_pieces(count), Piece(count, count + 1)):
+        for piece in (*self.finished_pieces(image_count), Piece(image_count, image_count + 1)):
             while at < piece.start:
-                stop = min(at + size, piece.start)
+                stop = min(at + images_per_piece, piece.start)
                 yield Piece(at, stop)
                 at = stop
             at = piece.stop
@@ -279,7 +283,7 @@ class ImageList:
     def __len__(self) -> int:
         return self._starts[-1]
 
-    def refs(self, piece: Piece) -> tuple[str, ...]:
+    def ref_texts(self, piece: Piece) -> tuple[str, ...]:
         """Return the reference to each image of a piece, as JSON text that `store.rows.ref_of` parses.
 
         Raises UsageProblem (archive_damaged).
@@ -407,7 +411,7 @@ def open_archive_run(database: Path, spec: RunSpec, publish: Publish, *, keeps_p
             raise
 
 
-def list_images(
+def make_image_list(
     folder: ArchiveFolder, paths: Sequence[str], settings: Settings, *, progress: Callable[[int], None]
 ) -> None:
     """Find all images in folders or on a server, and write the image list of an archive, unless the list exists.
@@ -427,10 +431,10 @@ def list_images(
         if why.code == "no_image_in":  # an error, because later starts do not search the path again
             raise UsageProblem(why)
 
-    if folder.is_listed:
+    if folder.has_image_list:
         return
     if folder.has_results:
-        name = REQUEST_NAME if (folder.path / LIST_NAME).exists() else LIST_NAME
+        name = REQUEST_FILE_NAME if (folder.path / IMAGE_LIST_FILE_NAME).exists() else IMAGE_LIST_FILE_NAME
         raise UsageProblem(reason("archive_list_lost", folder=folder.path, name=name))
     with contextlib.closing(open_workers(settings, 1)) as readers:
         if is_address(paths[0]):
@@ -441,13 +445,13 @@ def list_images(
                     list_members=readers.zip_members,
                     find_images=readers.identify_object,
                 )
-                folder.write_list(found, progress=progress)
+                folder.write_image_list(found, progress=progress)
         else:
             tops, members = list(map(Path, paths)), readers.zip_members
             refs = discover(tops, list_members=members, is_own_report=is_own_report, notify=refuse)
             own = os.path.join(folder.path.absolute(), "")  # noqa: PTH118 - with a separator at its end
-            folder.write_list(((ref, "") for ref in refs if not str(ref.path).startswith(own)), progress=progress)
-    if not folder.is_listed:
+            folder.write_image_list(((ref, "") for ref in refs if not str(ref.path).startswith(own)), progress=progress)
+    if not folder.has_image_list:
         raise UsageProblem(reason("no_image_in", path=paths[0]))
 
 

@@ -25,7 +25,7 @@ from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
 from fieldray.store.rows import ref_of
 from fieldray_cluster.archive import ArchiveDriver, ArchiveProgress, PieceOptions
-from fieldray_cluster.archive_folder import ArchiveFolder, list_images
+from fieldray_cluster.archive_folder import ArchiveFolder, make_image_list
 from fieldray_cluster.archive_worker import (
     ArchiveRequest,
     PieceSpec,
@@ -138,7 +138,9 @@ class Begun:
     def write_list(self, count: int, *special: str) -> None:
         """Write the list of `count` images. The last ones have the names `special`."""
         names = [f"image-{number}" for number in range(count - len(special))] + list(special)
-        self.folder.write_list(((ImageRef(path=self.place / name), "") for name in names), progress=lambda _count: None)
+        self.folder.write_image_list(
+            ((ImageRef(path=self.place / name), "") for name in names), progress=lambda _count: None
+        )
 
     def keep(self, refs: Sequence[ImageRef], start: int, *, request: ArchiveRequest | None = None) -> None:
         """Write results of an earlier start, from image number `start` on. They say `not_an_image`."""
@@ -148,8 +150,8 @@ class Begun:
         )
 
     def refs(self, start: int, stop: int) -> list[ImageRef]:
-        with self.folder.open_list() as images:
-            return [ref_of(text) for text in images.refs(Piece(start, stop))]
+        with self.folder.open_image_list() as images:
+            return [ref_of(text) for text in images.ref_texts(Piece(start, stop))]
 
     def run(
         self,
@@ -171,7 +173,7 @@ class Begun:
             if notes is not None:
                 notes.append((node, why))
 
-        with self.folder.open_list() as images:
+        with self.folder.open_image_list() as images:
             told = {"save": save, "progress": progress.append, "on_message": note}
             choices = {"chunk_images": 4, "screen": STAND_INS["screen"], "check_node": STAND_INS["inspect"], **options}
             pieces = PieceOptions(**choices)  # type: ignore[arg-type]
@@ -302,7 +304,7 @@ def test_results_that_do_not_fit_the_request_are_discarded(
 def test_a_deleted_list_is_not_made_again_if_there_are_results(begun: Begun) -> None:
     begun.keep([ImageRef(path=begun.place / "a")], 0)
     with pytest.raises(UsageProblem, match="begin again, name another folder"):
-        list_images(begun.folder, [str(begun.place)], Settings(), progress=lambda _count: None)
+        make_image_list(begun.folder, [str(begun.place)], Settings(), progress=lambda _count: None)
 
 
 def test_a_node_that_does_not_fit_is_named_before_it_gets_any_work(begun: Begun) -> None:

@@ -80,7 +80,7 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
         from fieldray.imaging.discover import absolute_paths
         from fieldray.pipeline.batch_ports import run_spec
         from fieldray.settings import load_settings
-        from fieldray_cluster.archive_folder import ArchiveFolder, is_merged, list_images
+        from fieldray_cluster.archive_folder import ArchiveFolder, is_merged, make_image_list
         from fieldray_cluster.archive_worker import make_request
         from fieldray_cluster.object_server import is_address
 
@@ -110,7 +110,9 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
     with ArchiveFolder(options.out) as folder:
         folder.store_request(request)
         try:
-            list_images(folder, paths, settings, progress=lambda count: console.show_bar(f"Listing images: {count}"))
+            make_image_list(
+                folder, paths, settings, progress=lambda count: console.show_bar(f"Listing images: {count}")
+            )
         except UsageProblem as problem:
             if problem.reason.code != "no_image_in":
                 raise
@@ -142,7 +144,7 @@ def _screened(
 
     keeps_previews = bool(dict(request.settings)["keep_previews"])
     with (
-        folder.open_list() as images,
+        folder.open_image_list() as images,
         open_archive_run(database, spec, lambda _event: None, keeps_previews=keeps_previews) as run,
     ):
         archive = ArchiveDriver(
@@ -199,7 +201,7 @@ def _counted(count: int, noun: str) -> str:
 
 def _all_done(folder: ArchiveFolder, run_id: int) -> str:
     """Return a sentence about a finished archive: number of images, date of listing, and number of the run."""
-    with folder.open_list() as images:
+    with folder.open_image_list() as images:
         listed = f"All images ({len(images)}) that were listed on {folder.listing_date.isoformat()} have results"
     return f"{listed}: run {run_id} of the history. To screen images added since then, name another folder (--out)."
 
