@@ -41,7 +41,7 @@ from fieldray_cluster.archive_worker import (
     read_contents,
     replace_rows,
     screen_piece,
-    screen_piece_to_answer,
+    screen_piece_as_bytes,
 )
 from fieldray_cluster.connection import ConnectionSettings, is_connected, list_workers
 from fieldray_cluster.object_server import is_address
@@ -266,9 +266,9 @@ class ArchiveDriver:
         sent = {Path(name): data for name, data in (files or {}).items() if isinstance(data, bytes)}
         refs = self._images.ref_texts(piece)
         states = self._images.object_states(piece) if is_address(self._request.paths[0]) else None
-        spec = PieceSpec(request=self._request, refs=refs, files=files, states=states)
+        spec = PieceSpec(request=self._request, refs=refs, file_contents=files, object_states=states)
         key = f"chunk-{piece.start}-{piece.stop}-{uuid.uuid4().hex}"
-        future = client.submit(screen_piece_to_answer, self._screen, spec, key=key, workers=[address], pure=False)
+        future = client.submit(screen_piece_as_bytes, self._screen, spec, key=key, workers=[address], pure=False)
         self._nodes_began_s.setdefault(node, time.monotonic())
         self._tasks[address] = _Task(
             future=future,

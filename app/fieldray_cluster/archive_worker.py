@@ -360,11 +360,11 @@ class PieceSpec:
 
     request: ArchiveRequest
     refs: tuple[str, ...]
-    files: Mapping[str, bytes | Reason] | None = None
-    states: tuple[str, ...] | None = None
+    file_contents: Mapping[str, bytes | Reason] | None = None
+    object_states: tuple[str, ...] | None = None
 
 
-def screen_piece_to_answer(screen: Callable[[PieceSpec], Sequence[Outcome]], spec: PieceSpec) -> bytes:
+def screen_piece_as_bytes(screen: Callable[[PieceSpec], Sequence[Outcome]], spec: PieceSpec) -> bytes:
     """Screen a piece of an archive by calling `screen`. Returns the answer of a worker as bytes.
 
     The answer is a Parquet file with a row for each image, or a problem as JSON.
@@ -390,9 +390,9 @@ def parse_problem(answer: bytes) -> tuple[Reason | None, bool]:
     return reason_of(answer.removeprefix(_FAULT).decode()), answer.startswith(_FAULT)
 
 
-def max_answer_bytes(images: int) -> int:
-    """Return the largest size, in bytes, that a valid answer of a worker about `images` images can have."""
-    return _MAX_BYTES * (images + 1)
+def max_answer_bytes(image_count: int) -> int:
+    """Return the largest size, in bytes, that a valid answer of a worker about `image_count` images can have."""
+    return _MAX_BYTES * (image_count + 1)
 
 
 def outcomes_to_parquet(outcomes: Sequence[Outcome], request: ArchiveRequest) -> bytes:
@@ -501,7 +501,7 @@ def screen_piece(spec: PieceSpec) -> list[Outcome]:
     Raises FieldrayError if this computer cannot screen images.
     """
     refs = [ref_of(text) for text in spec.refs]
-    if spec.states is not None:
+    if spec.object_states is not None:
         worker = distributed.get_worker()
         folder = Path(worker.local_directory)
         server, cache = ObjectServer(spec.request.paths[0]), ObjectCache(folder.parent / "objects")
@@ -509,13 +509,13 @@ def screen_piece(spec: PieceSpec) -> list[Outcome]:
         worker.metrics = {**worker.metrics, AWAITS_SERVER_METRIC: lambda _: server.is_unreachable}
         with (
             tempfile.TemporaryDirectory(prefix="objects-", dir=folder, ignore_cleanup_errors=True) as own,
-            ReadAhead(server, cache, refs, spec.states, Path(own)) as ahead,
+            ReadAhead(server, cache, refs, spec.object_states, Path(own)) as ahead,
         ):
             return _session(spec.request).screen(refs, ahead)
-    if spec.files is not None:
+    if spec.file_contents is not None:
         folder = Path(distributed.get_worker().local_directory)
         with tempfile.TemporaryDirectory(prefix="chunk-", dir=folder, ignore_cleanup_errors=True) as own:
-            return _session(spec.request).screen(refs, SentFiles(spec.files, Path(own)))
+            return _session(spec.request).screen(refs, SentFiles(spec.file_contents, Path(own)))
     outcomes = _session(spec.request).screen(refs)
     if any(isinstance(outcome, FailedOutcome) for outcome in outcomes) and (path := first_missing_path(spec.request)):
         raise EnvironmentProblem(reason("cluster_no_path", path=path))

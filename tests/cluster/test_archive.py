@@ -90,7 +90,7 @@ def stand_ins() -> dict[str, Callable[..., Any]]:
         if name == "bad-size":
             archive_worker.outcomes_to_parquet = lambda *_: bytes(2**25)
         if name == "bad-type":
-            archive_worker.screen_piece_to_answer = lambda *_: None  # used with the next piece
+            archive_worker.screen_piece_as_bytes = lambda *_: None  # used with the next piece
         if name == "bad-silent":
             time.sleep(600)
         while len(list(begun.iterdir())) < 5:
@@ -99,10 +99,10 @@ def stand_ins() -> dict[str, Callable[..., Any]]:
 
     def screen_files(spec: PieceSpec) -> list[Outcome]:
         """Fail images whose file was not sent. Raises ArithmeticError if no files were sent at all."""
-        if spec.files is None:
+        if spec.file_contents is None:
             raise ArithmeticError
         refs = [ref_of(text) for text in spec.refs]
-        came = [(spec.files or {}).get(str(ref.path)) == ref.path.name.encode() for ref in refs]
+        came = [(spec.file_contents or {}).get(str(ref.path)) == ref.path.name.encode() for ref in refs]
         return [
             RefusedOutcome(ref=ref, reason=reason("blank"))
             if has
