@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 Role = Literal["node", "client"]
 """The role of a process in the cluster: a node, which does work, or a client, which submits work."""
-AUTHORITY_NAME: Final = "authority.pem"
-CERTIFICATE_FILES: Final = (AUTHORITY_NAME, "node.pem", "node.key", "client.pem", "client.key")
-VALID_DAYS: Final = 825
+AUTHORITY_FILE_NAME: Final = "authority.pem"
+CERTIFICATE_FILE_NAMES: Final = (AUTHORITY_FILE_NAME, "node.pem", "node.key", "client.pem", "client.key")
+CERTIFICATE_VALID_DAYS: Final = 825
 # A node is also a client, because it connects to the scheduler.
 _USES: Final[Mapping[Role, tuple[str, ...]]] = {"node": ("SERVER_AUTH", "CLIENT_AUTH"), "client": ("CLIENT_AUTH",)}
 _KEY_USES: Final = (
@@ -42,13 +42,13 @@ _KEY_USES: Final = (
 _BEFORE: Final = datetime.timedelta(days=1)  # certificates are valid from yesterday, because clocks differ
 
 
-def make_certificates(folder: Path, *, days: int = VALID_DAYS) -> tuple[Path, ...]:
+def make_certificates(folder: Path, *, days: int = CERTIFICATE_VALID_DAYS) -> tuple[Path, ...]:
     """Make the certificates of a cluster, and write them to a folder. Returns the paths of the files.
 
     Only this user can read the files. `days` is the number of days for which the certificates are valid. Raises
     UsageProblem (cluster_certificates_there) if the folder has certificates, and StorageProblem.
     """
-    there = [name for name in CERTIFICATE_FILES if (folder / name).exists()]
+    there = [name for name in CERTIFICATE_FILE_NAMES if (folder / name).exists()]
     if there:
         raise UsageProblem(reason("cluster_certificates_there", folder=folder, name=there[0]))
     contents = _make_certificates(days)
@@ -58,7 +58,7 @@ def make_certificates(folder: Path, *, days: int = VALID_DAYS) -> tuple[Path, ..
             write_new_file(folder / name, data, mode=PRIVATE_FILE_MODE)
     except OSError as error:
         raise storage_problem(error, folder) from error
-    return tuple(folder / name for name in CERTIFICATE_FILES)
+    return tuple(folder / name for name in CERTIFICATE_FILE_NAMES)
 
 
 def certificate_and_key_paths(folder: Path, role: Role) -> tuple[Path, Path]:
@@ -77,9 +77,9 @@ def require_certificates(folder: Path, role: Role) -> datetime.date:
     certificate, key = certificate_and_key_paths(folder, role)
     path = folder
     try:
-        for path in (folder / AUTHORITY_NAME, certificate, key):
+        for path in (folder / AUTHORITY_FILE_NAME, certificate, key):
             path.read_bytes()
-        context = ssl.create_default_context(cafile=str(folder / AUTHORITY_NAME))
+        context = ssl.create_default_context(cafile=str(folder / AUTHORITY_FILE_NAME))
         path = certificate
         context.load_cert_chain(certificate, key)
         until = x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc
@@ -104,7 +104,7 @@ def certificate_text(folder: Path, role: Role) -> str:
 
     day = require_certificates(folder, role).isoformat()
     authority = (
-        x509.load_pem_x509_certificate((folder / AUTHORITY_NAME).read_bytes()).fingerprint(hashes.SHA256()).hex()
+        x509.load_pem_x509_certificate((folder / AUTHORITY_FILE_NAME).read_bytes()).fingerprint(hashes.SHA256()).hex()
     )
     return f"Certificates in {folder}: of a {role}, of the cluster {authority[:16]}, valid until {day}."
 
@@ -150,7 +150,7 @@ def _make_certificates(days: int) -> dict[str, bytes]:
         .sign(authority_key, hashes.SHA256())
     )
     encoding = serialization.Encoding.PEM
-    made = {AUTHORITY_NAME: authority.public_bytes(encoding)}
+    made = {AUTHORITY_FILE_NAME: authority.public_bytes(encoding)}
     for role, uses in _USES.items():
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = (

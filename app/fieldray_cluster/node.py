@@ -37,7 +37,7 @@ from fieldray.errors import EnvironmentProblem
 from fieldray.offline import allow_networks
 from fieldray.paths import VERSION, python_command
 from fieldray.reasons import reason
-from fieldray_cluster.certificates import AUTHORITY_NAME, Role, certificate_and_key_paths
+from fieldray_cluster.certificates import AUTHORITY_FILE_NAME, Role, certificate_and_key_paths
 
 SCHEDULER_LOST_EXIT_CODE: Final = 3
 """The exit code of a worker process that has lost the connection to its scheduler."""
@@ -135,7 +135,7 @@ def tls_settings(certificates: Path | None, role: Role = "node") -> Security | N
     certificate, key = map(str, certificate_and_key_paths(certificates, role))
     return Security(
         require_encryption=True,
-        tls_ca_file=str(certificates / AUTHORITY_NAME),
+        tls_ca_file=str(certificates / AUTHORITY_FILE_NAME),
         **{f"tls_{kind}_cert": certificate for kind in ("client", "scheduler", "worker")},
         **{f"tls_{kind}_key": key for kind in ("client", "scheduler", "worker")},
     )

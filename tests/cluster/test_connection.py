@@ -23,7 +23,7 @@ from archives import cluster_of_nodes, worker
 from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.paths import data_folder, python_command
 from fieldray.persistence import PRIVATE_FILE_MODE, write_new_file
-from fieldray_cluster.certificates import CERTIFICATE_FILES, make_certificates, require_certificates
+from fieldray_cluster.certificates import CERTIFICATE_FILE_NAMES, make_certificates, require_certificates
 from fieldray_cluster.connection import (
     ConnectionSettings,
     ForbiddenPickle,
@@ -43,7 +43,7 @@ from waiting import wait_for
 def test_certificates_are_this_user_s_alone_and_never_replaced(tmp_path: Path) -> None:
     folder = tmp_path / "certificates"
     paths = make_certificates(folder)
-    assert [path.name for path in paths] == list(CERTIFICATE_FILES)
+    assert [path.name for path in paths] == list(CERTIFICATE_FILE_NAMES)
     assert not any(path.stat().st_mode & 0o077 for path in (folder, *paths))
     require_certificates(folder, "node")
     with pytest.raises(UsageProblem, match="already contains"):
