@@ -30,7 +30,7 @@ def register_commands(commands: argparse._SubParsersAction[Any], summary: str) -
             action.add_argument("--json", choices=("-",), help="print one JSON object per task")
 
 
-def run_run_command(options: argparse.Namespace, console: Console) -> int:
+def run_experiments(options: argparse.Namespace, console: Console) -> int:
     """Run `workflow run`, which runs the experiments of a workflow. Returns the exit code.
 
     Raises UsageProblem, EnvironmentProblem.
@@ -130,7 +130,7 @@ def _run(run: Callable[[argparse.Namespace, Console], int], options: argparse.Na
 
 _COMMANDS: Final = {
     "new": ("write a commented recipe to begin with", run_new_command),
-    "run": ("run the unfinished tasks of a workflow", run_run_command),
+    "run": ("run the unfinished tasks of a workflow", run_experiments),
     "sweep": ("run the unfinished trials of a sweep, and make a pack of the best trial", run_sweep),
     "status": ("list the tasks of a run, while it runs or afterwards", run_status),
     "cancel": ("stop a workflow that runs in another window", run_cancel),
