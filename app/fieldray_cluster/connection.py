@@ -181,7 +181,7 @@ def client_tls_context(client_or_worker: Client | Worker) -> ssl.SSLContext | No
     return context
 
 
-def cores_per_worker(workers: int) -> int:
+def core_count_per_worker(workers: int) -> int:
     """Return how many cores (1 or more) each of `workers` workers on this computer may use."""
     return max(1, round(usable_cores() / workers))
 
@@ -239,7 +239,7 @@ def node_name(worker: str) -> str:
     return worker.rpartition("/")[0] or worker
 
 
-def clock_note(remote_clock_s: float, *, local_clock_s: float | None = None) -> Reason | None:
+def clock_difference_note(remote_clock_s: float, *, local_clock_s: float | None = None) -> Reason | None:
     """Return a note if the clocks of two computers differ by more than two minutes; else None.
 
     Clocks are in seconds since 1970. A local clock of None is this computer's clock. A wrong clock does not change
@@ -298,7 +298,7 @@ def describe_cluster(client: Client, report: ClockReport = clock_and_certificate
 def _state_text(answer: object, *, local_clock_s: float) -> str:
     if not (isinstance(answer, tuple | list) and len(answer) == 2 and isinstance(answer[0], float)):
         return "It does not answer."
-    note = clock_note(answer[0], local_clock_s=local_clock_s)
+    note = clock_difference_note(answer[0], local_clock_s=local_clock_s)
     return f"{answer[1]}  {note.text}" if note else str(answer[1])
 
 
@@ -315,7 +315,7 @@ def _started(nodes: NodeGroup, certificates: Path, scratch: Path, *, workers: in
     """Start a scheduler and `workers` workers on this computer. Returns the scheduler's address."""
     folder = str(certificates.absolute())
     scheduler = nodes.add(NodeSettings(role="scheduler", certificates=folder))
-    address, cores = scheduler.address(), cores_per_worker(workers)
+    address, cores = scheduler.address(), core_count_per_worker(workers)
     for number in range(1, workers + 1):
         nodes.add(
             NodeSettings(

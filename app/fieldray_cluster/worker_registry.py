@@ -44,7 +44,7 @@ from fieldray_cluster.connection import (
     AnswerFuture,
     ConnectionSettings,
     ForbiddenPickle,
-    clock_note,
+    clock_difference_note,
     is_connected,
     list_workers,
     node_name,
@@ -207,7 +207,7 @@ def incompatibility_reason(answer: object, on_message: Callable[[Reason], None])
         return reason("cluster_other_answer")
     if report.versions != required_versions():
         return reason("cluster_other_version", there=report.versions, here=required_versions())
-    if why := clock_note(report.now_s):
+    if why := clock_difference_note(report.now_s):
         on_message(why)
     return report.problem
 

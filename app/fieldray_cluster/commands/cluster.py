@@ -139,7 +139,13 @@ def run_join(options: argparse.Namespace, console: Console) -> int:
     """
     with importing_cluster_modules():
         from fieldray.paths import scratch_folder
-        from fieldray_cluster.connection import cores_per_worker, full_address, host_of, open_client, scheduler_clock
+        from fieldray_cluster.connection import (
+            core_count_per_worker,
+            full_address,
+            host_of,
+            open_client,
+            scheduler_clock,
+        )
         from fieldray_cluster.node import NodeGroup, NodeSettings
 
     _require_member(options, console)
@@ -159,7 +165,7 @@ def run_join(options: argparse.Namespace, console: Console) -> int:
                     certificates=_text(options.certificates),
                     unencrypted=options.unencrypted,
                     scratch=str(scratch),
-                    cores=cores_per_worker(options.workers),
+                    cores=core_count_per_worker(options.workers),
                 ),
                 warn=console.print_error,
             )
