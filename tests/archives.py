@@ -28,7 +28,7 @@ def archive_request(*paths: object, **changes: object) -> ArchiveRequest:
 
 def worker(name: str, scheduler: str, scratch: Path) -> NodeSettings:
     """Return the settings of a worker whose scheduler has unencrypted connections."""
-    return NodeSettings(role="worker", unencrypted=True, scheduler=scheduler, name=name, scratch=str(scratch))
+    return NodeSettings(role="worker", is_unencrypted=True, scheduler=scheduler, name=name, scratch_folder=str(scratch))
 
 
 @contextlib.contextmanager
@@ -39,8 +39,8 @@ def cluster_of_nodes(
     settings.
     """
     with NodeGroup() as nodes:
-        scheduler = nodes.add(NodeSettings(role="scheduler", unencrypted=True))
-        address = scheduler.address()
+        scheduler = nodes.add(NodeSettings(role="scheduler", is_unencrypted=True))
+        address = scheduler.wait_for_address()
         for name in names:
             nodes.add(worker(name, address, folder / "scratch"))
         yield nodes, scheduler, ConnectionSettings(address=address, scheduler_timeout_s=patience_s)

@@ -46,7 +46,7 @@ from fieldray.store.pictures import picture_row, thumbnail_of
 from fieldray.store.rows import outcome_columns, outcome_of, ref_of
 from fieldray.store.schema import reason_of, reason_text
 from fieldray.workers.pool import number_of_workers, open_workers
-from fieldray_cluster.node import worker_cores
+from fieldray_cluster.node import worker_core_count
 from fieldray_cluster.object_server import ObjectServer, is_address
 from fieldray_cluster.objects import ObjectCache, ReadAhead
 from fieldray_cluster.worker_registry import AWAITS_SERVER_METRIC, result_key
@@ -526,7 +526,7 @@ def _session(request: ArchiveRequest) -> PieceSession:
     """Return the open session for a request; open a session if necessary. A session of another request is closed."""
     if request not in _held:
         _end_sessions()
-        _held[request] = PieceSession(request, cores=worker_cores() or usable_cores())
+        _held[request] = PieceSession(request, cores=worker_core_count() or usable_cores())
     return _held[request]
 
 

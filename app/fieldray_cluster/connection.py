@@ -50,10 +50,10 @@ from fieldray_cluster.certificates import Role, make_certificates, require_certi
 from fieldray_cluster.node import (
     NodeGroup,
     NodeSettings,
-    all_versions,
     allow_own_ip_address,
+    program_and_dask_versions,
+    replace_dask_settings,
     tls_settings,
-    use_program_settings,
 )
 
 _ADDRESS: Final = re.compile(r"(?:(tcp|tls)://)?(\[[0-9a-fA-F:.]+\]|[0-9.]+):([0-9]{1,5})")
@@ -315,7 +315,7 @@ def _started(nodes: NodeGroup, certificates: Path, scratch: Path, *, workers: in
     """Start a scheduler and `workers` workers on this computer. Returns the scheduler's address."""
     folder = str(certificates.absolute())
     scheduler = nodes.add(NodeSettings(role="scheduler", certificates=folder))
-    address, cores = scheduler.address(), core_count_per_worker(workers)
+    address, cores = scheduler.wait_for_address(), core_count_per_worker(workers)
     for number in range(1, workers + 1):
         nodes.add(
             NodeSettings(
@@ -323,8 +323,8 @@ def _started(nodes: NodeGroup, certificates: Path, scratch: Path, *, workers: in
                 scheduler=address,
                 name=f"local/{number}",
                 certificates=folder,
-                scratch=str(scratch),
-                cores=cores,
+                scratch_folder=str(scratch),
+                core_count=cores,
             )
         )
     return address
@@ -380,7 +380,7 @@ def _connected(address: str, settings: ConnectionSettings) -> Iterator[Client]:
 
     Raises EnvironmentProblem if no scheduler answers.
     """
-    use_program_settings(host_of(address))
+    replace_dask_settings(host_of(address))
     distributed.protocol.pickle.loads, distributed.client.loads = _plain, _plain_error
     try:
         allow_own_ip_address(host_of(address))
@@ -409,7 +409,7 @@ def _connected(address: str, settings: ConnectionSettings) -> Iterator[Client]:
 def _versions_of_scheduler(client: Client, address: str) -> str:
     """Return the versions of program and Dask in a scheduler. Raises EnvironmentProblem (cluster_no_answer)."""
     try:
-        return str(client.run_on_scheduler(all_versions))
+        return str(client.run_on_scheduler(program_and_dask_versions))
     except (OSError, TimeoutError, CancelledError) as error:
         raise EnvironmentProblem(reason("cluster_no_answer", address=address)) from error
     except Exception as error:  # the scheduler's version is so different that it cannot call the function
@@ -421,9 +421,9 @@ def require_same_version(address: str, remote_versions: str) -> None:
 
     `address` is the scheduler's address. `remote_versions` is the result of `all_versions` in the scheduler.
     """
-    if remote_versions != all_versions():
+    if remote_versions != program_and_dask_versions():
         raise EnvironmentProblem(
-            reason("cluster_other_scheduler", address=address, there=remote_versions, here=all_versions())
+            reason("cluster_other_scheduler", address=address, there=remote_versions, here=program_and_dask_versions())
         )
 
 

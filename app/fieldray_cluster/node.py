@@ -77,7 +77,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     networks
         Numeric IP addresses and networks that the process may contact. This computer is always allowed.
     certificates
-        The folder of the certificates. None is allowed only with `unencrypted`.
+        The folder of the certificates. None is allowed only with `is_unencrypted`.
     unencrypted
         Whether connections are without certificates. If True, everybody who reaches the process can run code in it.
     scratch
@@ -91,18 +91,18 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 0
     scheduler: str = ""
     name: str = ""
-    networks: tuple[str, ...] = ()
+    allowed_networks: tuple[str, ...] = ()
     certificates: str | None = None
-    unencrypted: bool = False
-    scratch: str = ""
-    cores: int = 0
+    is_unencrypted: bool = False
+    scratch_folder: str = ""
+    core_count: int = 0
 
     def __post_init__(self) -> None:
-        if not self.certificates and not self.unencrypted:
+        if not self.certificates and not self.is_unencrypted:
             raise ValueError("certificates are needed")
 
 
-def use_program_settings(*networks: str) -> None:
+def replace_dask_settings(*networks: str) -> None:
     """Replace Dask's settings by the settings of this program, reduce Dask's logging, and allow some networks.
 
     `networks` are IP addresses and networks that this process may contact. Raises InternetRefused in a process that is
@@ -164,14 +164,14 @@ class _SilentWorker(_Silent, Worker):  # type: ignore[misc]
         return await super().close(*arguments, **{**options, "executor_wait": False})
 
 
-async def serve(settings: NodeSettings, *, say: Callable[[str], None], stop: asyncio.Event) -> int:
+async def run_node(settings: NodeSettings, *, say: Callable[[str], None], stop: asyncio.Event) -> int:
     """Run a scheduler or worker until `stop` is set, or until the scheduler is stopped or lost. Returns the exit code.
 
     The exit code of a worker that lost its scheduler is `SCHEDULER_LOST_EXIT_CODE`. `say` is called with the address
     when other processes can connect. Raises OSError if the address is not available, and TimeoutError if no scheduler
     answers.
     """
-    use_program_settings(*settings.networks)
+    replace_dask_settings(*settings.allowed_networks)
     certificates = Path(settings.certificates) if settings.certificates else None
     encryption = tls_settings(certificates)
     protocol = "tls" if encryption else "tcp"
@@ -189,11 +189,11 @@ async def serve(settings: NodeSettings, *, say: Callable[[str], None], stop: asy
             security=encryption,
             nthreads=1,
             memory_limit=0,
-            local_directory=settings.scratch,
+            local_directory=settings.scratch_folder,
             death_timeout=30,
             dashboard=False,
         )
-        server.cores = settings.cores
+        server.cores = settings.core_count
     async with server:
         say(server.address)
         ended, stopped = asyncio.create_task(server.finished()), asyncio.create_task(stop.wait())
@@ -216,7 +216,7 @@ def run_until_input_ends(settings: NodeSettings) -> int:
     async def run() -> int:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
         threading.Thread(target=_wait_for_end, args=(loop, stop), name="input", daemon=True).start()
-        return await serve(settings, say=functools.partial(print, flush=True), stop=stop)
+        return await run_node(settings, say=functools.partial(print, flush=True), stop=stop)
 
     code = asyncio.run(run())
     sys.stdout.flush()
@@ -232,12 +232,12 @@ def _wait_for_end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
     os._exit(0)  # a worker may wait for a lost scheduler
 
 
-def worker_cores() -> int:
+def worker_core_count() -> int:
     """Return the number of cores that the worker of the current task may use; 0 for all cores."""
     return int(getattr(distributed.get_worker(), "cores", 0))
 
 
-def all_versions() -> str:
+def program_and_dask_versions() -> str:
     """Return a text with the versions of program and Dask, which must be equal on all computers of a cluster."""
     return f"Fieldray {VERSION}, dask {dask.__version__}, distributed {distributed.__version__}"
 
@@ -282,7 +282,7 @@ class NodeProcess:
         with self._changed:
             return self._changed.wait_for(lambda: self._is_over, timeout_s)
 
-    def address(self, timeout_s: float = 60.0) -> str:
+    def wait_for_address(self, timeout_s: float = 60.0) -> str:
         """Wait at most `timeout_s` seconds until the process has an address, and return the address.
 
         Raises EnvironmentProblem (cluster_node_not_started).

@@ -51,7 +51,7 @@ from fieldray_cluster.connection import (
     open_client,
     wait_for_answer,
 )
-from fieldray_cluster.node import all_versions
+from fieldray_cluster.node import program_and_dask_versions
 
 CONNECTION_ERRORS: Final = (OSError, TimeoutError, CancelledError, KilledWorker)
 """The exceptions that Dask raises if the other side of a connection is lost."""
@@ -184,7 +184,7 @@ class NodeReport:
 
 def required_versions() -> str:
     """Return a text with the versions of program, Dask and Python, which must be equal on all computers."""
-    return f"{all_versions()}, Python {sys.version_info[0]}.{sys.version_info[1]}"
+    return f"{program_and_dask_versions()}, Python {sys.version_info[0]}.{sys.version_info[1]}"
 
 
 def node_report_text(check: WorkerCheck | None) -> str:

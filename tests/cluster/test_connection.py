@@ -35,7 +35,7 @@ from fieldray_cluster.connection import (
     open_client,
     require_same_version,
 )
-from fieldray_cluster.node import NodeGroup, NodeSettings, all_versions
+from fieldray_cluster.node import NodeGroup, NodeSettings, program_and_dask_versions
 from program import python
 from waiting import wait_for
 
@@ -126,11 +126,11 @@ def test_a_client_s_certificates_can_submit_work_but_not_serve_as_a_node(tmp_pat
     with pytest.raises(UsageProblem, match=r"no usable certificates \(node.pem: No such file"):
         require_certificates(client_only, "node")
     with NodeGroup() as nodes:
-        address = nodes.add(NodeSettings(role="scheduler", certificates=str(whole))).address()
+        address = nodes.add(NodeSettings(role="scheduler", certificates=str(whole))).wait_for_address()
         for name, folder in (("honest/1", whole), ("posing/1", posing)):
             nodes.add(
                 NodeSettings(
-                    role="worker", scheduler=address, certificates=str(folder), name=name, scratch=str(tmp_path)
+                    role="worker", scheduler=address, certificates=str(folder), name=name, scratch_folder=str(tmp_path)
                 )
             )
         with open_client(ConnectionSettings(address=address, certificates=client_only)) as client:
@@ -281,7 +281,7 @@ def test_a_worker_ends_during_a_task_when_its_input_is_closed(tmp_path: Path) ->
         time.sleep(1000)
 
     with cluster_of_nodes(tmp_path) as (_, scheduler, connection):
-        told = worker("ward/1", scheduler.address(), tmp_path)
+        told = worker("ward/1", scheduler.wait_for_address(), tmp_path)
         words = python_command("fieldray_cluster.node_main", msgspec.json.encode(told).decode())
         with (
             subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process,
@@ -307,11 +307,11 @@ def test_a_worker_that_waits_for_a_scheduler_ends_when_its_input_is_closed(tmp_p
 def test_the_message_about_a_restarted_process_has_its_exit_code() -> None:
     heard = list[str]()
     with NodeGroup() as nodes:
-        scheduler = nodes.add(NodeSettings(role="scheduler", unencrypted=True), warn=heard.append)
-        address, first = scheduler.address(), scheduler.pid
+        scheduler = nodes.add(NodeSettings(role="scheduler", is_unencrypted=True), warn=heard.append)
+        address, first = scheduler.wait_for_address(), scheduler.pid
         psutil.Process(first).kill()
         wait_for(lambda: bool(heard) and scheduler.pid != first)
-        assert scheduler.address() == address  # the restarted process has the same address
+        assert scheduler.wait_for_address() == address  # the restarted process has the same address
     assert heard == [
         f"The process scheduler ended unexpectedly (exit code {-9 if os.name == 'posix' else 15}) and is being started "
         "again."
@@ -319,6 +319,6 @@ def test_the_message_about_a_restarted_process_has_its_exit_code() -> None:
 
 
 def test_a_scheduler_of_another_version_is_named() -> None:
-    require_same_version("tcp://10.0.0.1:8786", all_versions())
+    require_same_version("tcp://10.0.0.1:8786", program_and_dask_versions())
     with pytest.raises(EnvironmentProblem, match=r"Fieldray 0.0.1 on the scheduler at tcp://10.0.0.1:8786, Fieldray"):
         require_same_version("tcp://10.0.0.1:8786", "Fieldray 0.0.1")

@@ -120,13 +120,13 @@ def run_start(options: argparse.Namespace, console: Console) -> int:
         role="scheduler",
         host=options.host,
         port=options.port,
-        networks=(options.host, *options.network),
+        allowed_networks=(options.host, *options.network),
         certificates=_text(options.certificates),
-        unencrypted=options.unencrypted,
+        is_unencrypted=options.unencrypted,
     )
     with NodeGroup() as nodes:
         node = nodes.add(settings, warn=console.print_error)
-        address = node.address()
+        address = node.wait_for_address()
         console.print_line(f"The cluster is at {address}. Other computers join with: fieldray cluster join {address}")
         _wait_for_end(node)
     return 0
@@ -161,18 +161,18 @@ def run_join(options: argparse.Namespace, console: Console) -> int:
                     host=options.host,
                     scheduler=address,
                     name=f"{name}/{number}",
-                    networks=(options.host, host_of(address), *options.network),
+                    allowed_networks=(options.host, host_of(address), *options.network),
                     certificates=_text(options.certificates),
-                    unencrypted=options.unencrypted,
-                    scratch=str(scratch),
-                    cores=core_count_per_worker(options.workers),
+                    is_unencrypted=options.unencrypted,
+                    scratch_folder=str(scratch),
+                    core_count=core_count_per_worker(options.workers),
                 ),
                 warn=console.print_error,
             )
             for number in range(1, options.workers + 1)
         ]
         for node in started:
-            node.address()
+            node.wait_for_address()
         console.print_line(f"{name} works for {address}.")
         _wait_for_end(*started)
     return 0

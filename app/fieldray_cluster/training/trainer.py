@@ -51,7 +51,7 @@ from fieldray_adapt.training.loop import (
 )
 from fieldray_adapt.training.steps import engine_settings, make_schedule, recipe_specification
 from fieldray_cluster.connection import client_tls_context, host_of
-from fieldray_cluster.node import worker_cores
+from fieldray_cluster.node import worker_core_count
 from fieldray_cluster.training.channel import open_channels, time_round_trips
 from fieldray_cluster.training.session import (
     LineHandler,
@@ -363,7 +363,7 @@ def measure_step_s(task: DividedTask, repeats: int) -> float:
     A step sets the weights, computes the gradient of a whole batch, and joins the gradient to one vector. The function
     can run in a process of a cluster.
     """
-    set_thread_count(worker_cores())
+    set_thread_count(worker_core_count())
     replica = task.open()
     layout = WeightLayout.from_weights(replica.weights())
     values = layout.to_vector(replica.weights())

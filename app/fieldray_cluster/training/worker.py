@@ -18,7 +18,7 @@ from distributed import get_worker
 
 from fieldray_adapt.lungs.engine import set_thread_count
 from fieldray_cluster.connection import client_tls_context, host_of
-from fieldray_cluster.node import worker_cores
+from fieldray_cluster.node import worker_core_count
 from fieldray_cluster.training.channel import Channel, Listener, Vector, open_channels, serve_echo
 from fieldray_cluster.training.formulas import ElementRanges
 from fieldray_cluster.training.server import ServerSettings, ShardServer
@@ -132,7 +132,7 @@ def run_training_worker(spec: WorkerSpec) -> WorkerResult:
 
     The function runs in a process of the cluster.
     """
-    set_thread_count(worker_cores())
+    set_thread_count(worker_core_count())
     return compute_gradients(spec, encryption=client_tls_context(get_worker()))
 
 

@@ -237,7 +237,7 @@ def test_a_failing_node_is_set_aside_by_name_without_costing_a_task_an_attempt(t
     ):
         work = PERFORMERS["fail_on_bad_node"]
         runner = TaskRunner(client, journal, run=tmp_path, preemptible=False, say=said.append, perform=work)
-        nodes.add(worker("good/1", scheduler.address(), tmp_path / "scratch")).address()
+        nodes.add(worker("good/1", scheduler.wait_for_address(), tmp_path / "scratch")).wait_for_address()
         first = dataclasses.replace(spec_in(tmp_path), task="a-0000", folder=tmp_path / "a-0000")
         runner.submit(first, ONCE)
         for number in range(1, 3):
@@ -250,13 +250,13 @@ def test_a_failing_node_is_set_aside_by_name_without_costing_a_task_an_attempt(t
 
 def test_a_task_whose_only_worker_is_gone_before_it_began_goes_to_the_next_one(tmp_path: Path) -> None:
     with cluster_of_nodes(tmp_path, patience_s=30.0) as (nodes, scheduler, connection), begun(tmp_path) as journal:
-        first = nodes.add(able := worker("able/1", scheduler.address(), tmp_path / "scratch"))
-        first.address()
+        first = nodes.add(able := worker("able/1", scheduler.wait_for_address(), tmp_path / "scratch"))
+        first.wait_for_address()
         with open_client(connection) as client:
             runner = TaskRunner(client, journal, run=tmp_path, preemptible=False, say=print)
             first.close()
             runner.submit(spec_in(tmp_path), ONCE)
-            nodes.add(msgspec.structs.replace(able, name="able/2")).address()
+            nodes.add(msgspec.structs.replace(able, name="able/2")).wait_for_address()
             (event,) = wait_for_events(runner)
     assert event.status == "done" and event.outcome.node == "able/2"
 
