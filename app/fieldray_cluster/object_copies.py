@@ -31,8 +31,8 @@ _OBJECTS_PER_SAVE: Final = 256  # after this number of objects, the states of al
 class CopyResult:
     """The result of copying objects: the number of objects in the folder, and how many of them were downloaded now."""
 
-    objects: int
-    downloaded: int
+    object_count: int
+    downloaded_object_count: int
 
 
 def copy_objects(

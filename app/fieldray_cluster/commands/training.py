@@ -153,7 +153,9 @@ def run_fetch(options: argparse.Namespace, console: Console) -> int:
             copied = copy_objects(
                 ObjectServer(address), folder, progress=lambda done, total: console.show_bar(f"objects {done}/{total}")
             )
-            console.print_line(f"{address}: {copied.objects} objects, {copied.downloaded} of them new, in {folder}")
+            console.print_line(
+                f"{address}: {copied.object_count} objects, {copied.downloaded_object_count} of them new, in {folder}"
+            )
     return 0
 
 
