@@ -55,7 +55,7 @@ from fieldray.store.rows import ref_of, ref_text
 from fieldray.typed_json import parse_json
 from fieldray.workers.pool import open_workers
 from fieldray_cluster.archive_worker import ArchiveRequest
-from fieldray_cluster.object_server import ObjectServer, address_to_path, is_address
+from fieldray_cluster.object_server import ObjectServer, address_to_path, is_object_address
 from fieldray_cluster.objects import list_images_on_server
 from fieldray_cluster.worker_registry import Piece
 
@@ -348,7 +348,7 @@ def _beginnings(paths: Sequence[str]) -> tuple[bytes, ...]:
 
     Files in `paths` are for example a DICOMDIR.
     """
-    if is_address(paths[0]):
+    if is_object_address(paths[0]):
         return (os.fsencode(str(address_to_path(paths[0].rstrip("/"))) + os.sep),)
     folders = (path if Path(path).is_dir() else str(Path(path).parent) for path in paths)
     return tuple(os.fsencode(folder.rstrip(os.sep) + os.sep) for folder in folders)
@@ -437,7 +437,7 @@ def make_image_list(
         name = REQUEST_FILE_NAME if (folder.path / IMAGE_LIST_FILE_NAME).exists() else IMAGE_LIST_FILE_NAME
         raise UsageProblem(reason("archive_list_lost", folder=folder.path, name=name))
     with contextlib.closing(open_workers(settings, 1)) as readers:
-        if is_address(paths[0]):
+        if is_object_address(paths[0]):
             with scratch_folder() as scratch:
                 found = list_images_on_server(
                     ObjectServer(paths[0]),

@@ -47,7 +47,7 @@ from fieldray.store.rows import outcome_columns, outcome_of, ref_of
 from fieldray.store.schema import reason_of, reason_text
 from fieldray.workers.pool import number_of_workers, open_workers
 from fieldray_cluster.node import worker_core_count
-from fieldray_cluster.object_server import ObjectServer, is_address
+from fieldray_cluster.object_server import ObjectServer, is_object_address
 from fieldray_cluster.objects import ObjectCache, ReadAhead
 from fieldray_cluster.worker_registry import AWAITS_SERVER_METRIC, result_key
 
@@ -189,7 +189,7 @@ def first_missing_path(request: ArchiveRequest) -> str:
     """
     for path in request.paths:
         try:
-            if is_address(path):
+            if is_object_address(path):
                 continue  # each object is checked when it is read
             if not os.path.lexists(path) or (Path(path).is_dir() and next(Path(path).iterdir(), None) is None):
                 return path

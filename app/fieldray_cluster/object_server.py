@@ -64,7 +64,7 @@ The state is "" if the server's list has no states.
 # ---- addresses
 
 
-def is_address(text: str) -> bool:
+def is_object_address(text: str) -> bool:
     """Return whether a text is an address on a server, such as s3://BUCKET/FOLDER, and not a path on this computer."""
     return _ADDRESS.fullmatch(text) is not None
 

@@ -29,7 +29,7 @@ from fieldray.imaging.object_identify import identify_object
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.reasons import reason
 from fieldray.workers.pool import WorkerPool
-from fieldray_cluster.object_server import ObjectServer, address_to_path, is_address, path_to_address
+from fieldray_cluster.object_server import ObjectServer, address_to_path, is_object_address, path_to_address
 from fieldray_cluster.objects import ObjectCache, ReadAhead, list_images_on_server
 from phantoms import write_dicom
 from program import Fieldray, python, start, write_images
@@ -101,7 +101,7 @@ def close_fsspec() -> None:
 )
 def test_an_address_and_its_path_convert_into_each_other(address: str, place: str) -> None:
     assert str(address_to_path(address)) == place and path_to_address(Path(place)) == address
-    assert is_address(address) and not any(map(is_address, (place, "C://a", "s3://")))
+    assert is_object_address(address) and not any(map(is_object_address, (place, "C://a", "s3://")))
 
 
 # ---- the list

@@ -82,14 +82,14 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
         from fieldray.settings import load_settings
         from fieldray_cluster.archive_folder import ArchiveFolder, is_merged, make_image_list
         from fieldray_cluster.archive_worker import make_request
-        from fieldray_cluster.object_server import is_address
+        from fieldray_cluster.object_server import is_object_address
 
     console.logs_progress = True
     settings, _ = load_settings()
     if options.device:
         settings.set("device", options.device)
     paths = options.paths
-    if not any(map(is_address, paths)):
+    if not any(map(is_object_address, paths)):
         paths = list(map(str, absolute_paths([Path(path) for path in paths])))
     elif len(paths) > 1 or options.send_files:
         raise UsageProblem(reason("archive_one_address"))
