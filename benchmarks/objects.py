@@ -37,7 +37,7 @@ from fieldray.offline import allow_networks
 from fieldray_adapt.networks.architectures import resnet34, resnet50, squeezenet, vgg16
 from fieldray_adapt.training.keras_engine import build_network, compile_model
 from fieldray_cluster.object_server import ObjectServer, address_to_path
-from fieldray_cluster.objects import ObjectCache, ReadAhead
+from fieldray_cluster.objects import ObjectCache, PieceDownloads
 
 GOAL_RATIO: Final = 0.9  # images per second from the server, divided by those from local files
 _SIDE: Final = 224
@@ -181,7 +181,7 @@ def _train_remotely(
     own, waits_s = folder / "own", list[float]()
     own.mkdir()
     began_s = time.perf_counter()
-    with ReadAhead(server, ObjectCache(folder / "cache"), refs, states, own) as ahead:
+    with PieceDownloads(server, ObjectCache(folder / "cache"), refs, states, own) as ahead:
 
         def read(ref: ImageRef) -> NDArray[np.float32]:
             asked_s = time.perf_counter()

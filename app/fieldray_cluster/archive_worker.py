@@ -48,7 +48,7 @@ from fieldray.store.schema import reason_of, reason_text
 from fieldray.workers.pool import number_of_workers, open_workers
 from fieldray_cluster.node import worker_core_count
 from fieldray_cluster.object_server import ObjectServer, is_object_address
-from fieldray_cluster.objects import ObjectCache, ReadAhead
+from fieldray_cluster.objects import ObjectCache, PieceDownloads
 from fieldray_cluster.worker_registry import AWAITS_SERVER_METRIC, result_key
 
 # ---- the request
@@ -286,7 +286,7 @@ class PieceSession:
             self._engine.open(self._model)
             self.close = ends.pop_all().close
 
-    def screen(self, refs: Sequence[ImageRef], files: ReadAhead | SentFiles | None = None) -> list[Outcome]:
+    def screen(self, refs: Sequence[ImageRef], files: PieceDownloads | SentFiles | None = None) -> list[Outcome]:
         """Screen the images `refs`. Returns one outcome for each image, in order.
 
         `files` are the sent or downloaded files of the images; None to read the images at their paths. Raises
@@ -509,7 +509,7 @@ def screen_piece(spec: PieceSpec) -> list[Outcome]:
         worker.metrics = {**worker.metrics, AWAITS_SERVER_METRIC: lambda _: server.is_unreachable}
         with (
             tempfile.TemporaryDirectory(prefix="objects-", dir=folder, ignore_cleanup_errors=True) as own,
-            ReadAhead(server, cache, refs, spec.object_states, Path(own)) as ahead,
+            PieceDownloads(server, cache, refs, spec.object_states, Path(own)) as ahead,
         ):
             return _session(spec.request).screen(refs, ahead)
     if spec.file_contents is not None:

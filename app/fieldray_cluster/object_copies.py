@@ -22,7 +22,7 @@ from fieldray.persistence import storage_problem
 from fieldray.reasons import Reason, reason
 from fieldray_adapt.files import raise_if_damaged, write_atomically
 from fieldray_cluster.object_server import ObjectServer, address_to_path
-from fieldray_cluster.objects import ObjectCache, ReadAhead
+from fieldray_cluster.objects import ObjectCache, PieceDownloads
 
 _OBJECTS_PER_SAVE: Final = 256  # after this number of objects, the states of all copies are written
 
@@ -138,7 +138,7 @@ def _copy(server: ObjectServer, folder: Path, wanted: Mapping[str, str]) -> Iter
     with (
         tempfile.TemporaryDirectory(dir=folder.parent) as scratch,
         tempfile.TemporaryDirectory(dir=folder.parent) as cache,
-        ReadAhead(server, ObjectCache(Path(cache)), refs, list(wanted.values()), Path(scratch)) as ahead,
+        PieceDownloads(server, ObjectCache(Path(cache)), refs, list(wanted.values()), Path(scratch)) as ahead,
     ):
         for address, ref in zip(wanted, refs, strict=True):
             try:

@@ -152,7 +152,7 @@ class ObjectCache:
                     total -= size_bytes
 
 
-class ReadAhead:
+class PieceDownloads:
     """Downloads the objects of a piece of an archive, in the order of the images, while earlier images are screened."""
 
     def __init__(

@@ -30,7 +30,7 @@ from fieldray.imaging.synthetic import chest_phantom
 from fieldray.reasons import reason
 from fieldray.workers.pool import WorkerPool
 from fieldray_cluster.object_server import ObjectServer, address_to_path, is_object_address, path_to_address
-from fieldray_cluster.objects import ObjectCache, ReadAhead, list_images_on_server
+from fieldray_cluster.objects import ObjectCache, PieceDownloads, list_images_on_server
 from phantoms import write_dicom
 from program import Fieldray, python, start, write_images
 from strange_services import reader_command
@@ -299,7 +299,7 @@ def read_through_cache(
     server = ObjectServer(address, patience_s=patience_s, max_bytes=most_bytes)
     images, states = [ref for ref, _ in refs], [state for _, state in refs]
     with tempfile.TemporaryDirectory(dir=cache.parent) as own:
-        with ReadAhead(server, ObjectCache(cache), images, states, Path(own)) as ahead:
+        with PieceDownloads(server, ObjectCache(cache), images, states, Path(own)) as ahead:
             whys = [(ref.path.name, ahead.screen(read, ref).reason) for ref in images]  # type: ignore[union-attr]
         assert not list(Path(own).iterdir())  # files are deleted after use
     return [(name, str(dict(why.parameters)["detail"]) if why.code == "internal" else why.code) for name, why in whys]
