@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fieldray.bench.benchmark_case import BenchmarkReport, BulletList, Table
-from fieldray_cluster.training.formulas import MODES, SERVERS, Measurements, Mode, ServerKind, estimate_training
+from fieldray_cluster.training.formulas import MODES, SERVER_KINDS, Measurements, Mode, ServerKind, estimate_training
 from fieldray_cluster.training.session import choose_processes, open_plan_client, open_registry, train_epochs_on_cluster
 from fieldray_cluster.training.shard import ShardState, WeightLayout
 from fieldray_cluster.training.tasks import DividedTask, TrainingPlan
@@ -91,9 +91,9 @@ def _cases(
     task: DividedTask, costs: ClusterTimes, steps_s: Mapping[int, float], count: int, notify: Notify
 ) -> Iterator[TrainingCase]:
     measured = Measurements(
-        gradient_s=costs.gradient_s, transfer_s=costs.transfer_s, batches=costs.batches, rounds_up_batches=True
+        gradient_s=costs.gradient_s, transfer_s=costs.transfer_s, batch_count=costs.batches, rounds_up_batches=True
     )
-    for mode, server, workers in itertools.product(MODES, SERVERS, _WORKERS):
+    for mode, server, workers in itertools.product(MODES, SERVER_KINDS, _WORKERS):
         notify(f"{mode} {server} {workers}")
         times_s = _epochs_s(task, TrainingPlan(workers=workers, mode=mode, server=server), count)
         predicted_s = estimate_training(measured, mode=mode, server=server, workers=workers).time_range.mean_s

@@ -20,13 +20,13 @@ from fieldray.reasons import reason
 from fieldray_cluster.commands.cluster import add_cluster_options, importing_cluster_modules, whole_number
 from fieldray_cluster.training.formulas import (
     MODES,
-    REFERENCE_NETWORKS,
-    SERVERS,
+    REFERENCE_NETWORK_TENSOR_SIZES,
+    SERVER_KINDS,
     Measurements,
     Mode,
     ServerKind,
     best_choice_sentences,
-    estimate_each,
+    estimate_each_worker_count,
     estimate_training,
 )
 
@@ -56,7 +56,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--server",
-        choices=SERVERS,
+        choices=SERVER_KINDS,
         default="central",
         help="central: one process has all weights (parameter server); distributed: one process per worker has a "
         "part of the weights (default: central)",
@@ -192,11 +192,11 @@ def run_measure_cluster(options: argparse.Namespace, console: Console) -> int:
     costs = measure_cluster(options.recipe, plan, repeats=options.repeats)
     console.print_lines(costs.lines())
     measured = Measurements(
-        gradient_s=costs.gradient_s, transfer_s=costs.transfer_s, update_s=costs.update_s, batches=costs.batches
+        gradient_s=costs.gradient_s, transfer_s=costs.transfer_s, update_s=costs.update_s, batch_count=costs.batches
     )
     workers = min(options.workers, costs.batches)
     for mode in MODES:
-        for server in SERVERS:
+        for server in SERVER_KINDS:
             print_estimate(console, measured, mode=mode, server=server, workers=workers)
     return 0
 
@@ -240,7 +240,7 @@ def add_estimate_subcommand(actions: argparse._SubParsersAction[Any]) -> None:
     )
     parser.add_argument(
         "--server",
-        choices=SERVERS,
+        choices=SERVER_KINDS,
         help="central: one machine has all weights (parameter server); distributed: each machine has a part of the "
         "weights (default: distributed; the search for the best number of workers tries both)",
     )
@@ -272,7 +272,7 @@ def _add_corrections(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--ceil", action="store_true", help="round the batches of a worker up to a whole number")
     group.add_argument(
         "--network",
-        choices=REFERENCE_NETWORKS,
+        choices=REFERENCE_NETWORK_TENSOR_SIZES,
         help="with --server distributed: place whole tensors of this network, by the published algorithm",
     )
 
@@ -308,7 +308,7 @@ def print_estimate(
     )
     if server == "central":
         console.print_line(f"Speed-up: worst case {one.lowest_speed_up:.3f}, best case {one.highest_speed_up:.3f}.")
-    console.print_line(f"Training takes {one.time_range.mean_s:.4g} s; on one machine {measured.serial_s:.4g} s.")
+    console.print_line(f"Training takes {one.time_range.mean_s:.4g} s; on one machine {measured.one_machine_s:.4g} s.")
     if not math.isclose(one.thesis_speed_up, one.speed_up):
         console.print_line(f"Speed-up by the published formulas, without corrections: {one.thesis_speed_up:.3f}.")
     _print_advice(console, measured, mode, asked, workers)
@@ -317,7 +317,7 @@ def print_estimate(
 def _print_advice(
     console: Console, measured: Measurements, mode: Mode, server: ServerKind | None, workers: int
 ) -> None:
-    servers = (server,) if server else SERVERS
+    servers = (server,) if server else SERVER_KINDS
     if not measured.update_s:
         console.print_line(reason("estimate_no_update").text)
     advised = best_choice_sentences(measured, mode=mode, max_workers=workers, servers=servers)
@@ -326,29 +326,29 @@ def _print_advice(
 
 def _print_table(options: argparse.Namespace, console: Console, measured: Measurements, workers: int) -> None:
     server = options.server or _USUAL_SERVER
-    known = list(estimate_each(measured, mode=options.mode, server=server, max_workers=workers))
+    known = list(estimate_each_worker_count(measured, mode=options.mode, server=server, max_workers=workers))
     console.write_program_line(";".join(("workers", "speed_up", "worst", "best", "printed")))
     for one in known:
         figures = (one.speed_up, one.lowest_speed_up, one.highest_speed_up, one.thesis_speed_up)
-        console.write_program_line(";".join((str(one.workers), *(f"{figure:.6f}" for figure in figures))))
+        console.write_program_line(";".join((str(one.worker_count), *(f"{figure:.6f}" for figure in figures))))
 
 
 def _measured(options: argparse.Namespace) -> Measurements:
     return Measurements(
         gradient_s=options.t_grad,
         transfer_s=options.t_comm,
-        batches=options.batches,
+        batch_count=options.batches,
         update_s=options.t_update,
         slowest_factor=options.slowest,
         rounds_up_batches=options.ceil,
-        tensor_sizes=REFERENCE_NETWORKS[options.network]() if options.network else (),
+        tensor_sizes=REFERENCE_NETWORK_TENSOR_SIZES[options.network]() if options.network else (),
     )
 
 
 def _require_possible(measured: Measurements, workers: int) -> None:
     """Raise UsageProblem if there are more workers than batches, or more workers than the estimate allows."""
-    if workers > measured.batches:
-        raise UsageProblem(reason("estimate_workers", workers=workers, batches=measured.batches))
+    if workers > measured.batch_count:
+        raise UsageProblem(reason("estimate_workers", workers=workers, batches=measured.batch_count))
     limit = _MAX_WORKERS_PLACED if measured.tensor_sizes else _MAX_WORKERS
     if workers > limit:
         raise UsageProblem(reason("estimate_most_workers", workers=workers, limit=limit))

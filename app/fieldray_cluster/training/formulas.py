@@ -33,7 +33,7 @@ Mode = Literal["async", "sync-join", "sync-split"]
 ServerKind = Literal["central", "distributed"]
 """The kind of parameter server: one central server, or a server on each machine with a part of the weights."""
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
-SERVERS: Final[tuple[ServerKind, ...]] = get_args(ServerKind)
+SERVER_KINDS: Final[tuple[ServerKind, ...]] = get_args(ServerKind)
 
 # The smallest number of workers with this share of the best speed-up is reported, because machines cost money.
 _SUFFICIENT_SHARE: Final = 0.9
@@ -94,13 +94,13 @@ class Measurements:
     Raises
     ------
     ValueError
-        If `gradient_s` or `transfer_s` is not above 0, `update_s` is below 0, `slowest_factor` or `batches` is below 1,
+        If `gradient_s` or `transfer_s` is not above 0, `update_s` is below 0, `slowest_factor` or `batch_count` is below 1,
         or a number is not finite.
     """
 
     gradient_s: float
     transfer_s: float
-    batches: int
+    batch_count: int
     update_s: float = 0.0
     slowest_factor: float = 1.0
     rounds_up_batches: bool = False
@@ -112,13 +112,13 @@ class Measurements:
             raise ValueError(f"times must be above 0 and finite: {times}")
         if not 0 <= self.update_s < math.inf:
             raise ValueError(f"the time of an update must be 0 or above and finite: {self.update_s}")
-        if not 1 <= self.slowest_factor < math.inf or self.batches < 1:
-            raise ValueError(f"a factor of 1 or more, one batch or more: {self.slowest_factor}, {self.batches}")
+        if not 1 <= self.slowest_factor < math.inf or self.batch_count < 1:
+            raise ValueError(f"a factor of 1 or more, one batch or more: {self.slowest_factor}, {self.batch_count}")
 
     @property
-    def serial_s(self) -> float:
+    def one_machine_s(self) -> float:
         """The seconds that one machine takes for all batches: for the gradients and for the updates of the weights."""
-        return self.batches * (self.gradient_s + self.update_s)
+        return self.batch_count * (self.gradient_s + self.update_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,15 +131,15 @@ class AsynchronousTiming:
     With D = N, the training is one synchronous iteration: every worker gets the weights, computes one gradient, and
     sends the gradient. So formulas 4.4 to 4.12 are formulas 4.13 to 4.21 with D = N.
 
-    Raises ValueError if `workers` is below 1.
+    Raises ValueError if `worker_count` is below 1.
     """
 
     measured: Measurements
-    workers: int
+    worker_count: int
 
     def __post_init__(self) -> None:
-        if self.workers < 1:
-            raise ValueError(f"one worker or more: {self.workers}")
+        if self.worker_count < 1:
+            raise ValueError(f"one worker or more: {self.worker_count}")
 
     @property
     def batches_per_worker(self) -> float:
@@ -147,7 +147,7 @@ class AsynchronousTiming:
 
         The number may be a fraction, as in the thesis. With `Measurements.rounds_up_batches`, the number is rounded up.
         """
-        rounds = self.measured.batches / self.workers
+        rounds = self.measured.batch_count / self.worker_count
         return float(math.ceil(rounds)) if self.measured.rounds_up_batches else rounds
 
     @property
@@ -156,7 +156,7 @@ class AsynchronousTiming:
 
         This is an addition to the thesis, in which all workers are equally fast. A single worker is not slowed down.
         """
-        return self.measured.gradient_s * (self.measured.slowest_factor if self.workers > 1 else 1.0)
+        return self.measured.gradient_s * (self.measured.slowest_factor if self.worker_count > 1 else 1.0)
 
     @property
     def best_with_free_server_s(self) -> float:
@@ -166,7 +166,9 @@ class AsynchronousTiming:
         then never again.
         """
         transfer_s = self.measured.transfer_s
-        return (self.workers - 1) * transfer_s + self.batches_per_worker * (2 * transfer_s + self.slowest_gradient_s)
+        return (self.worker_count - 1) * transfer_s + self.batches_per_worker * (
+            2 * transfer_s + self.slowest_gradient_s
+        )
 
     @property
     def best_with_busy_server_s(self) -> float:
@@ -174,7 +176,7 @@ class AsynchronousTiming:
 
         The duration is (D+1)tc + tg: the server receives all gradients without a pause.
         """
-        return (self.measured.batches + 1) * self.measured.transfer_s + self.measured.gradient_s
+        return (self.measured.batch_count + 1) * self.measured.transfer_s + self.measured.gradient_s
 
     @property
     def worst_s(self) -> float:
@@ -182,7 +184,7 @@ class AsynchronousTiming:
 
         In the worst case, all workers use the server's link at the same time in every transfer.
         """
-        return self.batches_per_worker * (2 * self.workers * self.measured.transfer_s + self.slowest_gradient_s)
+        return self.batches_per_worker * (2 * self.worker_count * self.measured.transfer_s + self.slowest_gradient_s)
 
     @property
     def central_server_range(self) -> TimeRange:
@@ -210,10 +212,10 @@ class AsynchronousTiming:
 
         Raises ValueError if the number of shares is not the number of workers.
         """
-        if shares and len(shares) != self.workers:
-            raise ValueError(f"{len(shares)} shares for {self.workers} machines")
-        held = shares or (1 / self.workers,)
-        transferred = max(max((self.workers - 1) * share, 1 - share) for share in held)
+        if shares and len(shares) != self.worker_count:
+            raise ValueError(f"{len(shares)} shares for {self.worker_count} machines")
+        held = shares or (1 / self.worker_count,)
+        transferred = max(max((self.worker_count - 1) * share, 1 - share) for share in held)
         return self.batches_per_worker * (2 * self.measured.transfer_s * transferred + self.slowest_gradient_s)
 
     def time_range(self, server: ServerKind) -> TimeRange:
@@ -224,7 +226,7 @@ class AsynchronousTiming:
         if server == "central":
             return self.central_server_range
         tensors = self.measured.tensor_sizes
-        time_s = self.distributed_servers_s(server_shares(tensors, servers=self.workers) if tensors else ())
+        time_s = self.distributed_servers_s(server_shares(tensors, servers=self.worker_count) if tensors else ())
         return TimeRange(time_s, time_s)
 
     def update_s(self, server: ServerKind) -> float:
@@ -235,8 +237,10 @@ class AsynchronousTiming:
         """
         if server == "central":
             return self.measured.update_s
-        shares = server_shares(self.measured.tensor_sizes, servers=self.workers) if self.measured.tensor_sizes else ()
-        return self.measured.update_s * max(shares or (1 / self.workers,))
+        shares = (
+            server_shares(self.measured.tensor_sizes, servers=self.worker_count) if self.measured.tensor_sizes else ()
+        )
+        return self.measured.update_s * max(shares or (1 / self.worker_count,))
 
 
 def training_time_range(
@@ -263,28 +267,28 @@ def training_time_range(
 
     Raises ValueError if `workers` is below 1.
     """
-    whole = AsynchronousTiming(measured=measured, workers=workers)
+    whole = AsynchronousTiming(measured=measured, worker_count=workers)
     update_s = whole.update_s(server)
     if mode == "async":
         span, rounds_s = whole.time_range(server), whole.batches_per_worker * update_s
         if server == "distributed":
             return span.add(workers * rounds_s, workers * rounds_s)
-        server_s = 2 * measured.transfer_s + measured.gradient_s + measured.batches * update_s
+        server_s = 2 * measured.transfer_s + measured.gradient_s + measured.batch_count * update_s
         span = span.add(rounds_s, workers * rounds_s)
         return replace(span, best_s=max(span.best_s, server_s))
     iteration, iterations = replace(measured, batches=workers), whole.batches_per_worker
     if mode == "sync-split":
-        iterations = float(measured.batches)
+        iterations = float(measured.batch_count)
         if not as_printed_in_thesis:
             # Corrected: a part of a batch takes a part of the time. Very small parts take longer than that.
             iteration = replace(iteration, gradient_s=measured.gradient_s / workers)
-    span = AsynchronousTiming(measured=iteration, workers=workers).time_range(server)
+    span = AsynchronousTiming(measured=iteration, worker_count=workers).time_range(server)
     return span.add(update_s, update_s).scaled(iterations)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingEstimate:
-    """The estimated duration and speed-up of a training with `workers` workers.
+    """The estimated duration and speed-up of a training with `worker_count` workers.
 
     A speed-up is the duration on one machine divided by the duration with several workers.
 
@@ -302,7 +306,7 @@ class TrainingEstimate:
 
     mode: Mode
     server: ServerKind
-    workers: int
+    worker_count: int
     time_range: TimeRange
     speed_up: float
     lowest_speed_up: float
@@ -330,16 +334,16 @@ def estimate_training(measured: Measurements, *, mode: Mode, server: ServerKind,
     return TrainingEstimate(
         mode=mode,
         server=server,
-        workers=workers,
+        worker_count=workers,
         time_range=span,
-        speed_up=measured.serial_s / span.mean_s,
-        lowest_speed_up=measured.serial_s / max(span.worst_s, span.best_s),
-        highest_speed_up=measured.serial_s / min(span.worst_s, span.best_s),
-        thesis_speed_up=plain.serial_s / printed.mean_s,
+        speed_up=measured.one_machine_s / span.mean_s,
+        lowest_speed_up=measured.one_machine_s / max(span.worst_s, span.best_s),
+        highest_speed_up=measured.one_machine_s / min(span.worst_s, span.best_s),
+        thesis_speed_up=plain.one_machine_s / printed.mean_s,
     )
 
 
-def estimate_each(
+def estimate_each_worker_count(
     measured: Measurements, *, mode: Mode, server: ServerKind, max_workers: int
 ) -> Iterator[TrainingEstimate]:
     """Yield the estimate of a training with 1 worker, then with 2 workers, and so on up to `max_workers`.
@@ -351,7 +355,7 @@ def estimate_each(
 
 
 def best_choice_sentences(
-    measured: Measurements, *, mode: Mode, max_workers: int, servers: Sequence[ServerKind] = SERVERS
+    measured: Measurements, *, mode: Mode, max_workers: int, servers: Sequence[ServerKind] = SERVER_KINDS
 ) -> Iterator[Reason]:
     """Yield sentences about the best number of workers and kind of server for one mode.
 
@@ -359,32 +363,34 @@ def best_choice_sentences(
     of the fastest choice's speed-up, and the speed-up of two workers.
     """
     known = [
-        one for server in servers for one in estimate_each(measured, mode=mode, server=server, max_workers=max_workers)
+        one
+        for server in servers
+        for one in estimate_each_worker_count(measured, mode=mode, server=server, max_workers=max_workers)
     ]
     best = _fastest(known)
     if best.speed_up > 1 + _NO_GAIN:
         yield _sentence("estimate_best", best)
         enough = [one for one in known if one.speed_up >= _SUFFICIENT_SHARE * best.speed_up]
-        least = min(one.workers for one in enough)
-        if least < best.workers:
-            yield _sentence("estimate_fewest", _fastest([one for one in enough if one.workers == least]))
+        least = min(one.worker_count for one in enough)
+        if least < best.worker_count:
+            yield _sentence("estimate_fewest", _fastest([one for one in enough if one.worker_count == least]))
     else:
         yield reason("estimate_one_machine", mode=mode, workers=max_workers)
-    if pairs := [one for one in known if one.workers == 2]:
+    if pairs := [one for one in known if one.worker_count == 2]:
         second = _fastest(pairs)
         yield _sentence("estimate_second" if second.speed_up > 1 + _NO_GAIN else "estimate_second_not", second)
 
 
 def _fastest(estimates: Sequence[TrainingEstimate]) -> TrainingEstimate:
     """Return the estimate with the largest speed-up. Of equal speed-ups, the fewest workers decide."""
-    return min(estimates, key=lambda one: (-round(one.speed_up, 9), one.workers))
+    return min(estimates, key=lambda one: (-round(one.speed_up, 9), one.worker_count))
 
 
 def _sentence(code: str, one: TrainingEstimate) -> Reason:
     return reason(
         code,
         mode=one.mode,
-        workers=one.workers,
+        workers=one.worker_count,
         server=one.server,
         speed_up=f"{one.speed_up:.2f}",
     )
@@ -425,7 +431,7 @@ def place_whole_tensors(sizes: Sequence[int], *, servers: int) -> tuple[ElementR
     return tuple(map(tuple, held))
 
 
-def place_evenly_corrected(sizes: Sequence[int], *, servers: int) -> tuple[ElementRanges, ...]:
+def place_equal_shards(sizes: Sequence[int], *, servers: int) -> tuple[ElementRanges, ...]:
     """Place equal shards of the weights on servers. Returns the element ranges of each server.
 
     Tensors are cut where a shard ends. The lengths of the shards differ by at most 1. If there are more servers than
@@ -497,7 +503,7 @@ def _conv(inputs: int, outputs: int, *, kernel: int = 1) -> list[int]:
     return [kernel * kernel * inputs * outputs, outputs]
 
 
-REFERENCE_NETWORKS: Final[Mapping[str, Callable[[], tuple[int, ...]]]] = {
+REFERENCE_NETWORK_TENSOR_SIZES: Final[Mapping[str, Callable[[], tuple[int, ...]]]] = {
     "vgg-16e": lambda: trained_tensor_sizes("vgg19"),
     "googlenet": lambda: trained_tensor_sizes("googlenet"),
     "googlenet-auxiliary": lambda: trained_tensor_sizes("googlenet", has_auxiliary_heads=True),

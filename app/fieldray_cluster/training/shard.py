@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fieldray_adapt.networks.specification import Weights
 from fieldray_adapt.training.engine_interface import BATCH_NORM_STATISTIC_SUFFIXES
-from fieldray_cluster.training.formulas import ElementRanges, place_evenly_corrected, place_whole_tensors
+from fieldray_cluster.training.formulas import ElementRanges, place_equal_shards, place_whole_tensors
 
 Vector = NDArray[np.float32]
 """A vector of float32 numbers."""
@@ -72,7 +72,7 @@ class WeightLayout:
 
         The shards are equal if `evenly`. Otherwise whole tensors are placed (algorithm 3.7 of Šlampa 2017).
         """
-        return (place_evenly_corrected if evenly else place_whole_tensors)(self.sizes, servers=servers)
+        return (place_equal_shards if evenly else place_whole_tensors)(self.sizes, servers=servers)
 
 
 def gather(vector: Vector, ranges: ElementRanges) -> Vector:

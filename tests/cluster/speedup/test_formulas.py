@@ -22,8 +22,8 @@ from fieldray_adapt.networks.architectures import NETWORKS
 from fieldray_adapt.networks.specification import weight_shapes
 from fieldray_cluster.training.formulas import (
     MODES,
-    REFERENCE_NETWORKS,
-    SERVERS,
+    REFERENCE_NETWORK_TENSOR_SIZES,
+    SERVER_KINDS,
     AsynchronousTiming,
     ElementRanges,
     Measurements,
@@ -31,9 +31,9 @@ from fieldray_cluster.training.formulas import (
     ServerKind,
     TimeRange,
     best_choice_sentences,
-    estimate_each,
+    estimate_each_worker_count,
     estimate_training,
-    place_evenly_corrected,
+    place_equal_shards,
     place_whole_tensors,
     server_loads,
     server_shares,
@@ -41,13 +41,13 @@ from fieldray_cluster.training.formulas import (
     training_time_range,
 )
 
-MEASURED = Measurements(gradient_s=5, transfer_s=2, batches=12)  # tg, tc and D
-ITERATION = AsynchronousTiming(measured=replace(MEASURED, batches=3), workers=3)  # D = N: one iteration
-ASYNCHRONOUS = AsynchronousTiming(measured=MEASURED, workers=3)  # D/N = 4
+MEASURED = Measurements(gradient_s=5, transfer_s=2, batch_count=12)  # tg, tc and D
+ITERATION = AsynchronousTiming(measured=replace(MEASURED, batches=3), worker_count=3)  # D = N: one iteration
+ASYNCHRONOUS = AsynchronousTiming(measured=MEASURED, worker_count=3)  # D/N = 4
 
 
 def training(workers: int, **other: float) -> AsynchronousTiming:
-    return AsynchronousTiming(measured=replace(MEASURED, **other), workers=workers)  # type: ignore[arg-type]
+    return AsynchronousTiming(measured=replace(MEASURED, **other), worker_count=workers)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def training(workers: int, **other: float) -> AsynchronousTiming:
         ("4.20, its mean", ASYNCHRONOUS.central_server_range.mean_s, 54),
         # 100 s alone; best 10 s and worst 30 s. The mean of the times gives 5, that of the speed-ups 6.67.
         ("4.22, of the mean of times", 100 / TimeRange(10, 30).mean_s, 5),
-        ("4.23, one machine", MEASURED.serial_s, 60),
+        ("4.23, one machine", MEASURED.one_machine_s, 60),
         ("one worker waits for a central server", training(1, batches=1).central_server_range, TimeRange(9, 9)),
         ("and has its own share at home", training(1, batches=1).distributed_servers_s(), 5),
         ("batches rounded up", training(5, rounds_up_batches=True).worst_s, 3 * (2 * 5 * 2 + 5)),
@@ -203,7 +203,7 @@ def test_the_golden_table_to_three_decimals(
     mode: Mode, server: ServerKind, networks: tuple[tuple[float, ...], ...]
 ) -> None:
     for (name, (gradient_s, transfer_s)), expected in zip(TIMES.items(), networks, strict=True):
-        measured = Measurements(gradient_s=gradient_s, transfer_s=transfer_s, batches=128)
+        measured = Measurements(gradient_s=gradient_s, transfer_s=transfer_s, batch_count=128)
         found = tuple(
             round(estimate_training(measured, mode=mode, server=server, workers=workers).speed_up, 3)
             for workers in (1, 2, 4, 8)
@@ -213,7 +213,7 @@ def test_the_golden_table_to_three_decimals(
 
 def test_a_split_batch_as_printed_is_never_faster_than_one_machine() -> None:
     """With tg whole, as it is printed, every further worker makes an iteration longer."""
-    measured = Measurements(gradient_s=0.758, transfer_s=0.033, batches=128)
+    measured = Measurements(gradient_s=0.758, transfer_s=0.033, batch_count=128)
     for workers in range(1, 9):
         one = estimate_training(measured, mode="sync-split", server="central", workers=workers)
         # mean of (N+1)tc and 2N tc: (3N+1)tc/2
@@ -223,14 +223,14 @@ def test_a_split_batch_as_printed_is_never_faster_than_one_machine() -> None:
 
 
 def test_the_speed_up_is_that_of_the_mean_time_and_its_bounds_those_of_the_cases() -> None:
-    for server in SERVERS:
+    for server in SERVER_KINDS:
         one = estimate_training(MEASURED, mode="async", server=server, workers=3)
         assert one.speed_up == 60 / one.time_range.mean_s
         assert (one.lowest_speed_up, one.highest_speed_up) == (60 / one.time_range.worst_s, 60 / one.time_range.best_s)
 
 
-SQUEEZENET = Measurements(gradient_s=0.758, transfer_s=0.033, batches=128)
-VGG = Measurements(gradient_s=0.719, transfer_s=5.153, batches=128)
+SQUEEZENET = Measurements(gradient_s=0.758, transfer_s=0.033, batch_count=128)
+VGG = Measurements(gradient_s=0.719, transfer_s=5.153, batch_count=128)
 
 
 def texts(measured: Measurements, mode: Mode, workers: int = 8, **more: object) -> list[str]:
@@ -260,7 +260,7 @@ def test_a_network_whose_transfer_takes_longer_than_its_gradient_stays_on_one_ma
 
 def test_enough_workers_outweigh_slow_links_where_batches_are_joined() -> None:
     """VGG: faster than one machine from N > 2 tc/tg = 14.3 on, as the closed form says."""
-    gains = [one.workers for one in estimate_each(VGG, mode="sync-join", server="distributed", max_workers=20)
+    gains = [one.worker_count for one in estimate_each_worker_count(VGG, mode="sync-join", server="distributed", max_workers=20)
              if one.speed_up > 1.000001]  # fmt: skip
     assert gains == [15, 16, 17, 18, 19, 20]
     assert "fastest with 20 workers" in texts(VGG, "sync-join", 20)[0]
@@ -273,7 +273,8 @@ def test_one_worker_is_one_machine() -> None:
 def test_distributed_servers_are_never_slower_than_a_central_one() -> None:
     for mode in MODES:
         central, distributed = (
-            list(estimate_each(SQUEEZENET, mode=mode, server=server, max_workers=16)) for server in SERVERS
+            list(estimate_each_worker_count(SQUEEZENET, mode=mode, server=server, max_workers=16))
+            for server in SERVER_KINDS
         )
         pairs = zip(central, distributed, strict=True)
         assert all(one.speed_up <= other.speed_up for one, other in pairs)
@@ -398,9 +399,9 @@ def test_whole_tensors_go_to_the_server_that_holds_least_in_the_order_of_the_lis
         (place_whole_tensors, [1, 1, 1], 3, [1, 1, 1]),  # the first of equals
         (place_whole_tensors, [2, 2, 2], 2, [4, 2]),
         (place_whole_tensors, [1, 90, 9], 4, [1, 90, 9, 0]),  # one large tensor stays whole as printed
-        (place_evenly_corrected, [1, 90, 9], 4, [25, 25, 25, 25]),  # and is cut where corrected
+        (place_equal_shards, [1, 90, 9], 4, [25, 25, 25, 25]),  # and is cut where corrected
         (place_whole_tensors, [1, 1], 5, [1, 1, 0, 0, 0]),  # more servers than elements
-        (place_evenly_corrected, [1, 1], 5, [0, 0, 1, 0, 1]),
+        (place_equal_shards, [1, 1], 5, [0, 0, 1, 0, 1]),
     ],
 )
 def test_each_server_holds_the_expected_tensors(
@@ -409,7 +410,7 @@ def test_each_server_holds_the_expected_tensors(
     assert server_loads(place(sizes, servers=servers)) == loads
 
 
-@pytest.mark.parametrize("place", [place_whole_tensors, place_evenly_corrected])
+@pytest.mark.parametrize("place", [place_whole_tensors, place_equal_shards])
 def test_every_element_is_placed_once(place: Callable[..., tuple[ElementRanges, ...]]) -> None:
     drawn = random.Random(19)
     for _ in range(500):
@@ -418,13 +419,13 @@ def test_every_element_is_placed_once(place: Callable[..., tuple[ElementRanges, 
         found = sorted(at for runs in placement for start, stop in runs for at in range(start, stop))
         assert found == list(range(sum(sizes)))
         assert all(start < stop for runs in placement for start, stop in runs)
-        if place is place_evenly_corrected:
+        if place is place_equal_shards:
             assert max(server_loads(placement)) - min(server_loads(placement)) <= 1
 
 
 @pytest.mark.parametrize(("sizes", "servers"), [([], 1), ([0], 1), ([3, -1], 2), ([3], 0)])
 def test_no_tensors_or_no_servers_is_an_error(sizes: list[int], servers: int) -> None:
-    for place in (place_whole_tensors, place_evenly_corrected):
+    for place in (place_whole_tensors, place_equal_shards):
         with pytest.raises(ValueError, match="need tensors"):
             place(sizes, servers=servers)
 
@@ -444,7 +445,7 @@ def test_no_tensors_or_no_servers_is_an_error(sizes: list[int], servers: int) ->
     ],
 )
 def test_parameters_are_as_published(name: str, parameters: int, tensors: int) -> None:
-    sizes = REFERENCE_NETWORKS[name]()
+    sizes = REFERENCE_NETWORK_TENSOR_SIZES[name]()
     assert (sum(sizes), len(sizes)) == (parameters, tensors)
 
 
@@ -472,7 +473,7 @@ def test_whole_tensors_on_8_servers_slow_training_as_calculated(
 ) -> None:
     """Nearer to what was measured (6.5, 4 and 2.1) than equal shards, which give 7.43, 5.40 and 2.93."""
     sizes = trained_tensor_sizes(network, classes=257)
-    measured = Measurements(gradient_s=times[0], transfer_s=times[1], batches=128, tensor_sizes=sizes)
+    measured = Measurements(gradient_s=times[0], transfer_s=times[1], batch_count=128, tensor_sizes=sizes)
     one = estimate_training(measured, mode=mode, server="distributed", workers=8)
     assert round(one.speed_up, 2) == expected
     assert one.thesis_speed_up > one.speed_up or mode == "sync-split"
