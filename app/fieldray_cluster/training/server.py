@@ -97,10 +97,10 @@ class GradientUpdate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         The loss of the batch; None if no batch was left for the worker.
     """
 
-    worker: int
+    worker_index: int
     version: Annotated[int, msgspec.Meta(ge=0)]
-    number: Annotated[int, msgspec.Meta(ge=0)]
-    weight: Annotated[float, msgspec.Meta(ge=0)]
+    gradient_index: Annotated[int, msgspec.Meta(ge=0)]
+    averaging_weight: Annotated[float, msgspec.Meta(ge=0)]
     learning_rate: float
     loss: float | None = None
 
@@ -127,7 +127,7 @@ class WorkerConnection:
     connection.
     """
 
-    worker: int
+    worker_index: int
     has_ended: Callable[[], bool] = lambda: False
     end: Callable[[], None] = lambda: None
 
@@ -183,16 +183,19 @@ class ParameterServer:
 
         Raises ValueError for a worker number that the training does not have.
         """
-        if not 0 <= connection.worker < self._plan.workers:
-            raise ValueError(f"worker {connection.worker} of {self._plan.workers}")
+        if not 0 <= connection.worker_index < self._plan.workers:
+            raise ValueError(f"worker {connection.worker_index} of {self._plan.workers}")
         with self._changed:
-            older, self._connections[connection.worker] = self._connections.get(connection.worker), connection
-            self._fetched.pop(connection.worker, None)
+            older, self._connections[connection.worker_index] = (
+                self._connections.get(connection.worker_index),
+                connection,
+            )
+            self._fetched.pop(connection.worker_index, None)
             self._changed.notify_all()
         if older:
             older.end()
 
-    def pull(self, connection: WorkerConnection, *, version: int | None = None) -> tuple[int, int, Vector]:
+    def pull_weights(self, connection: WorkerConnection, *, version: int | None = None) -> tuple[int, int, Vector]:
         """Return the weights of this server's shard for a worker.
 
         Returns the version of the weights, the number of the worker's gradients that were applied until now, and the
@@ -202,32 +205,34 @@ class ParameterServer:
         with self._changed:
             self._require_newest(connection)
             if version is not None and version == self._version - 1 and self._plan.is_synchronous:
-                return version, self._done[connection.worker], self._before
-            self._fetched[connection.worker] = self._version
-            return self._version, self._done[connection.worker], self._shard.state.values
+                return version, self._done[connection.worker_index], self._before
+            self._fetched[connection.worker_index] = self._version
+            return self._version, self._done[connection.worker_index], self._shard.state.values
 
-    def push(self, connection: WorkerConnection, update: GradientUpdate, gradient: Vector) -> tuple[int, Vector]:
+    def push_gradient(
+        self, connection: WorkerConnection, update: GradientUpdate, gradient: Vector
+    ) -> tuple[int, Vector]:
         """Update the weights of this shard by a worker's gradient. Returns the new version and the new weights.
 
         In synchronous training, the call waits for the gradients of all workers, and makes one update by their mean. A
         gradient that was applied before is not applied again. Raises ServerEnded, ConnectionReplaced, and ValueError if
         gradient and shard differ in length.
         """
-        if gradient.shape != self._before.shape or update.worker != connection.worker:
-            raise ValueError(f"a gradient of {gradient.shape} of worker {update.worker}")
+        if gradient.shape != self._before.shape or update.worker_index != connection.worker_index:
+            raise ValueError(f"a gradient of {gradient.shape} of worker {update.worker_index}")
         with self._changed:
             self._require_newest(connection)
-            if update.number >= self._done[update.worker]:
+            if update.gradient_index >= self._done[update.worker_index]:
                 (self._wait_for_all if self._plan.is_synchronous else self._apply_push)(connection, update, gradient)
-            self._fetched[update.worker] = self._version
+            self._fetched[update.worker_index] = self._version
             return self._version, self._shard.state.values
 
     def detach(self, connection: WorkerConnection) -> None:
         """Remove a worker that is done or lost, so that other workers do not wait for the worker's gradients."""
         with self._changed:
-            if self._connections.get(connection.worker) is connection:
-                del self._connections[connection.worker]
-                self._fetched.pop(connection.worker, None)
+            if self._connections.get(connection.worker_index) is connection:
+                del self._connections[connection.worker_index]
+                self._fetched.pop(connection.worker_index, None)
                 self._changed.notify_all()
 
     def snapshot(
@@ -258,13 +263,13 @@ class ParameterServer:
             self._changed.notify_all()
 
     def _require_newest(self, connection: WorkerConnection) -> None:
-        if self._connections.get(connection.worker) is not connection:
-            raise ConnectionReplaced(f"worker {connection.worker} has a newer connection")
+        if self._connections.get(connection.worker_index) is not connection:
+            raise ConnectionReplaced(f"worker {connection.worker_index} has a newer connection")
 
     def _wait_for_all(self, connection: WorkerConnection, push: GradientUpdate, gradient: Vector) -> None:
         if push.version < self._version:
             return  # the update was made by the gradients of a replaced process
-        self._pushed[push.worker] = push, gradient
+        self._pushed[push.worker_index] = push, gradient
         if len(self._pushed) == self._plan.workers:
             self._update_by_mean()
         else:
@@ -272,19 +277,19 @@ class ParameterServer:
 
     def _update_by_mean(self) -> None:
         pushes = [self._pushed[worker] for worker in sorted(self._pushed)]
-        whole = sum(push.weight for push, _ in pushes)
+        whole = sum(push.averaging_weight for push, _ in pushes)
         mean = np.zeros_like(self._shard.state.values)
         for push, gradient in pushes:
-            if push.weight:
-                mean += gradient * np.float32(push.weight / whole)
-            self._done[push.worker] += 1
+            if push.averaging_weight:
+                mean += gradient * np.float32(push.averaging_weight / whole)
+            self._done[push.worker_index] += 1
         self._pushed.clear()
-        self._update(mean, pushes[0][0].learning_rate, [push.loss for push, _ in pushes if push.weight])
+        self._update(mean, pushes[0][0].learning_rate, [push.loss for push, _ in pushes if push.averaging_weight])
 
     def _apply_push(self, connection: WorkerConnection, push: GradientUpdate, gradient: Vector) -> None:
-        self._wait_in(connection, lambda: self._may_update(push.worker))
+        self._wait_in(connection, lambda: self._may_update(push.worker_index))
         self._staleness[self._version - push.version] += 1
-        self._done[push.worker] += 1
+        self._done[push.worker_index] += 1
         self._update(gradient, push.learning_rate, [push.loss])
 
     def _may_update(self, worker: int) -> bool:
@@ -376,7 +381,7 @@ class ShardServer:
                 self._serve_driver(channel)
             else:
                 self._serve_worker(
-                    channel, WorkerConnection(worker=int(role), has_ended=channel.has_ended, end=channel.close)
+                    channel, WorkerConnection(worker_index=int(role), has_ended=channel.has_ended, end=channel.close)
                 )
         except ServerEnded:
             with contextlib.suppress(OSError):
@@ -402,11 +407,11 @@ class ShardServer:
                 message = channel.receive()
                 asked = to_type(message.header, _WorkerRequest)
                 if asked.gradient is None:
-                    version, done, values = self._server.pull(connection, version=asked.version)
+                    version, done, values = self._server.pull_weights(connection, version=asked.version)
                     self._give(channel, {"version": version, "done": done}, values)
                     continue
                 gradient = self._taken(channel) if self._takes_turns else message.values
-                version, values = self._server.push(connection, asked.gradient, gradient)
+                version, values = self._server.push_gradient(connection, asked.gradient, gradient)
                 self._give(channel, {"version": version}, values if asked.wants_weights else values[:0])
         finally:
             self._server.detach(connection)

@@ -38,10 +38,10 @@ def _server(*, mode: Mode = "sync-join", updates: int = 4, **plan: Any) -> Param
 
 def _push(worker: int, version: int, *, number: int = -1, weight: float = 1.0) -> GradientUpdate:
     return GradientUpdate(
-        worker=worker,
+        worker_index=worker,
         version=version,
-        number=version if number < 0 else number,
-        weight=weight,
+        gradient_index=version if number < 0 else number,
+        averaging_weight=weight,
         learning_rate=0.01,
         loss=1.0,
     )
@@ -53,15 +53,17 @@ class _Worker:
     def __init__(self, server: ParameterServer, number: int) -> None:
         self._server, self._number, self._thread = server, number, ThreadPoolExecutor(1)
         self.has_ended = threading.Event()
-        self._connection = WorkerConnection(worker=number, has_ended=self.has_ended.is_set)
+        self._connection = WorkerConnection(worker_index=number, has_ended=self.has_ended.is_set)
         server.attach(self._connection)
 
     def pull(self, **more: Any) -> Any:
-        return self._do(lambda: self._server.pull(self._connection, **more)).result(5)
+        return self._do(lambda: self._server.pull_weights(self._connection, **more)).result(5)
 
     def push(self, version: int, *, value: float = 1.0, **more: Any) -> Future[Any]:
         push = _push(self._number, version, **more)
-        return self._do(lambda: self._server.push(self._connection, push, np.full(LAYOUT.size, value, np.float32)))
+        return self._do(
+            lambda: self._server.push_gradient(self._connection, push, np.full(LAYOUT.size, value, np.float32))
+        )
 
     def end(self) -> None:
         self._do(lambda: self._server.detach(self._connection)).result(5)
@@ -195,9 +197,9 @@ def test_a_server_stops_waiting_for_an_epoch_when_the_driver_is_gone() -> None:
 
 @pytest.mark.parametrize(("value", "is_finite"), [(1.0, True), (float("nan"), False), (float("inf"), False)])
 def test_a_snapshot_says_whether_its_weights_are_finite(value: float, is_finite: bool) -> None:
-    server, connection = _server(workers=1, mode="async", updates=1), WorkerConnection(worker=0)
+    server, connection = _server(workers=1, mode="async", updates=1), WorkerConnection(worker_index=0)
     server.attach(connection)
-    server.push(connection, _push(0, 0), np.full(LAYOUT.size, value, np.float32))
+    server.push_gradient(connection, _push(0, 0), np.full(LAYOUT.size, value, np.float32))
     assert server.snapshot(1)[0]["is_finite"] is is_finite
 
 
