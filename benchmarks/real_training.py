@@ -18,7 +18,12 @@ from typing import Any, Final
 
 from fieldray.bench.benchmark_case import BenchmarkReport, BulletList, Table
 from fieldray_cluster.training.formulas import MODES, SERVER_KINDS, Measurements, Mode, ServerKind, estimate_training
-from fieldray_cluster.training.session import choose_processes, open_plan_client, open_registry, train_epochs_on_cluster
+from fieldray_cluster.training.session import (
+    choose_process_addresses,
+    open_plan_client,
+    open_registry,
+    train_epochs_on_cluster,
+)
 from fieldray_cluster.training.shard import ShardState, WeightLayout
 from fieldray_cluster.training.tasks import DividedTask, TrainingPlan
 from fieldray_cluster.training.trainer import ClusterTimes, measure_cluster, measure_step_s, open_training_task
@@ -82,7 +87,7 @@ def _steps_s(task: DividedTask, workers: int) -> list[float]:
     """Return the seconds of a worker's step in each of `workers` processes that work at the same time."""
     plan = TrainingPlan(workers=workers, mode="sync-join")
     with open_plan_client(plan) as client:
-        addresses = choose_processes(open_registry(client), plan)[:workers]
+        addresses = choose_process_addresses(open_registry(client), plan)[:workers]
         tasks = [client.submit(measure_step_s, task, _REPEATS, workers=[place], pure=False) for place in addresses]
         return [float(one.result()) for one in tasks]
 

@@ -75,7 +75,7 @@ class TrainedEpoch:
     number: int
     state: ShardState
     loss: float
-    staleness: Counter[int]
+    gradient_counts_by_staleness: Counter[int]
     began_s: float
     ended_s: float
 
@@ -140,7 +140,7 @@ def open_registry(client: Client, say: LineHandler = lambda _line: None) -> Work
     return WorkerRegistry(client, on_message=lambda node, why: say(f"{node}: {why.text}"))
 
 
-def choose_processes(registry: WorkerRegistry, plan: TrainingPlan) -> list[str]:
+def choose_process_addresses(registry: WorkerRegistry, plan: TrainingPlan) -> list[str]:
     """Return the addresses of the cluster processes to use: first for each worker, then for each parameter server.
 
     If the cluster has too few processes, the function waits a while. If there are still too few, servers share
@@ -185,7 +185,7 @@ class _Session:
         `first_epoch` is the number of epochs that were trained before.
         """
         plan = self._plan
-        worker_addresses, self._first_epoch = choose_processes(self._registry, plan), first_epoch
+        worker_addresses, self._first_epoch = choose_process_addresses(self._registry, plan), first_epoch
         self._runs = list(self._layout.ranges(plan.server_count, evenly=plan.splits_evenly))
         self._hosts = worker_addresses[plan.workers :]
         addresses = [self._served(host, runs, state) for host, runs in zip(self._hosts, self._runs, strict=True)]
@@ -363,7 +363,7 @@ def make_trained_epoch(number: int, state: ShardState, facts: Sequence[Mapping[s
         number=number,
         state=state,
         loss=float(np.mean(losses)) if losses else float("nan"),
-        staleness=staleness,
+        gradient_counts_by_staleness=staleness,
         began_s=facts[0]["began"] or ended,
         ended_s=ended,
     )

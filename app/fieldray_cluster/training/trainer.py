@@ -55,7 +55,7 @@ from fieldray_cluster.node import worker_core_count
 from fieldray_cluster.training.channel import open_channels, time_round_trips
 from fieldray_cluster.training.session import (
     LineHandler,
-    choose_processes,
+    choose_process_addresses,
     open_plan_client,
     open_registry,
     train_epochs_on_cluster,
@@ -260,7 +260,7 @@ class _ClusterTraining:
             divided.state = epoch.state
             ended = EpochFigures(epoch=first + epoch.number, epochs=total, loss=epoch.loss)
             ended = validated(layout.to_weights(epoch.state.average), ended)
-            late = sorted(epoch.staleness.elements())
+            late = sorted(epoch.gradient_counts_by_staleness.elements())
             # The first epoch counts from its first update, because starting processes is no training.
             took_s = epoch.ended_s - (epoch.began_s if began_s is None else began_s)
             self._trained_s = round(self._trained_s + took_s, 3)
@@ -397,7 +397,7 @@ def _transfers_s(elements: int, plan: TrainingPlan, repeats: int) -> dict[str, f
     token = secrets.token_hex(16)
     with open_plan_client(plan) as client:
         registry = open_registry(client)
-        worker_address = choose_processes(registry, plan)[0]
+        worker_address = choose_process_addresses(registry, plan)[0]
 
         def require_both() -> None:
             registry.refresh()

@@ -134,8 +134,10 @@ def test_asynchronous_workers_keep_the_bound_of_staleness(client: Client, tmp_pa
     assert all(row.staleness_most <= 1 for row in history)
     seen = list(_epochs(client, plan, task_in(tmp_path)))
     shards = 1 if server == "central" else 2
-    assert [epoch.staleness.total() for epoch in seen] == [6 * shards] * 2  # one count for each gradient at each server
-    assert max(late for epoch in seen for late in epoch.staleness) <= 1
+    assert [epoch.gradient_counts_by_staleness.total() for epoch in seen] == [
+        6 * shards
+    ] * 2  # one count for each gradient at each server
+    assert max(late for epoch in seen for late in epoch.gradient_counts_by_staleness) <= 1
     assert all(np.isfinite(epoch.loss) and epoch.began_s <= epoch.ended_s for epoch in seen)
 
 
