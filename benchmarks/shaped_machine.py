@@ -182,7 +182,7 @@ class _StandIn:
     def rule(self) -> Any:
         from fieldray_cluster.training.shard import UpdateRule
 
-        return UpdateRule(weight_decay=0.0, average_every=2**30)
+        return UpdateRule(weight_decay=0.0, updates_per_averaging=2**30)
 
     @property
     def layout(self) -> Any:

@@ -145,7 +145,7 @@ def test_a_parameter_server_updates_a_lung_network_as_one_process_does(momentum:
     layout = WeightLayout.from_weights(engine.weights())
     rule = UpdateRule(weight_decay=settings.weight_decay, momentum=momentum, clip_norm=GRADIENT_NORM_LIMIT)
     start = ShardState.initial(layout.to_vector(engine.weights()))
-    server = Shard(start, layout=layout, ranges=((0, layout.size),), rule=rule)
+    server = Shard(start, layout=layout, ranges=((0, layout.element_count),), rule=rule)
     masks = np.zeros((4, SIDE // 2, SIDE // 2, LungNetwork().mask_count), np.float32)
     masks[:, 8:24, 4:14] = 1
     batch = _data().images[:4], masks, np.zeros((0, len(LUNG_CHECKS)), np.float32)
@@ -153,8 +153,8 @@ def test_a_parameter_server_updates_a_lung_network_as_one_process_does(momentum:
         gradient, loss = engine.gradient(*batch)
         server.update(layout.to_vector(gradient), learning_rate=rate)
         assert engine.step(*batch, learning_rate=rate) == pytest.approx(loss, rel=1e-4)
-    one_process, moved = layout.to_vector(engine.weights()), server.state.values
-    assert np.abs(one_process - start.values).max() > 0.01
+    one_process, moved = layout.to_vector(engine.weights()), server.state.weights
+    assert np.abs(one_process - start.weights).max() > 0.01
     np.testing.assert_allclose(moved, one_process, atol=2e-5)
 
 

@@ -167,7 +167,7 @@ class ParameterServer:
         self._service, self._plan = service, service.plan
         self._shard = Shard(state, layout=service.layout, ranges=service.ranges, rule=service.rule)
         self._changed = threading.Condition()
-        self._version, self._before = 0, state.values
+        self._version, self._before = 0, state.weights
         self._pushed: dict[int, tuple[GradientUpdate, Vector]] = {}
         self._connections: dict[int, WorkerConnection] = {}
         self._fetched: dict[int, int] = {}
@@ -207,7 +207,7 @@ class ParameterServer:
             if version is not None and version == self._version - 1 and self._plan.is_synchronous:
                 return version, self._done[connection.worker_index], self._before
             self._fetched[connection.worker_index] = self._version
-            return self._version, self._done[connection.worker_index], self._shard.state.values
+            return self._version, self._done[connection.worker_index], self._shard.state.weights
 
     def push_gradient(
         self, connection: WorkerConnection, update: GradientUpdate, gradient: Vector
@@ -225,7 +225,7 @@ class ParameterServer:
             if update.gradient_index >= self._done[update.worker_index]:
                 (self._wait_for_all if self._plan.is_synchronous else self._apply_push)(connection, update, gradient)
             self._fetched[update.worker_index] = self._version
-            return self._version, self._shard.state.values
+            return self._version, self._shard.state.weights
 
     def detach(self, connection: WorkerConnection) -> None:
         """Remove a worker that is done or lost, so that other workers do not wait for the worker's gradients."""
@@ -278,7 +278,7 @@ class ParameterServer:
     def _update_by_mean(self) -> None:
         pushes = [self._pushed[worker] for worker in sorted(self._pushed)]
         whole = sum(push.averaging_weight for push, _ in pushes)
-        mean = np.zeros_like(self._shard.state.values)
+        mean = np.zeros_like(self._shard.state.weights)
         for push, gradient in pushes:
             if push.averaging_weight:
                 mean += gradient * np.float32(push.averaging_weight / whole)
@@ -300,7 +300,7 @@ class ParameterServer:
         return all(self._version + 1 + number - version <= bound for number, version in enumerate(others))
 
     def _update(self, gradient: Vector, rate: float, losses: Sequence[float | None]) -> None:
-        self._before = self._shard.state.values
+        self._before = self._shard.state.weights
         self._shard.update(gradient, learning_rate=rate)
         self._version += 1
         at_s = time.time()
@@ -358,7 +358,7 @@ class ShardServer:
         self._server, self._ended = ParameterServer(service, state), ended
         self._takes_turns, self._inward, self._outward = service.plan.takes_turns, FifoLock(), FifoLock()
         self._listener = Listener(
-            host, token=token, largest=len(state.values), serve=self._serve, encryption=encryption
+            host, token=token, largest=len(state.weights), serve=self._serve, encryption=encryption
         )
         self.address = self._listener.address
         self._waiting = threading.Timer(patience_s, self.close)
@@ -394,7 +394,7 @@ class ShardServer:
             while True:
                 asked = to_type(channel.receive().header, _DriverRequest)
                 facts, state = self._server.snapshot(asked.epoch, has_ended=channel.has_ended)
-                channel.send({**facts, "steps": state.steps}, state.join())
+                channel.send({**facts, "steps": state.update_count}, state.to_vector())
         finally:
             self._server.end()
             threading.Thread(target=self.close, name="parameters", daemon=True).start()

@@ -186,7 +186,7 @@ class _Session:
         """
         plan = self._plan
         worker_addresses, self._first_epoch = choose_process_addresses(self._registry, plan), first_epoch
-        self._runs = list(self._layout.ranges(plan.server_count, evenly=plan.splits_evenly))
+        self._runs = list(self._layout.shard_ranges(plan.server_count, evenly=plan.splits_evenly))
         self._hosts = worker_addresses[plan.workers :]
         addresses = [self._served(host, runs, state) for host, runs in zip(self._hosts, self._runs, strict=True)]
         try:
@@ -241,7 +241,7 @@ class _Session:
         Returns the result of the epoch.
         """
         self._lost.clear()
-        arrays = [np.empty(self._layout.size, np.float32) for _ in range(4)]
+        arrays = [np.empty(self._layout.element_count, np.float32) for _ in range(4)]
         found = list[Mapping[str, Any]]()
         try:
             for control in self._controls:

@@ -42,37 +42,37 @@ class WeightLayout:
         return cls(tuple(weights), tuple(array.shape for array in weights.values()))
 
     @property
-    def sizes(self) -> tuple[int, ...]:
+    def tensor_sizes(self) -> tuple[int, ...]:
         """The number of elements of each weight tensor, in order."""
         return tuple(math.prod(shape) for shape in self.shapes)
 
     @property
-    def size(self) -> int:
+    def element_count(self) -> int:
         """The number of elements of all weight tensors together."""
-        return sum(self.sizes)
+        return sum(self.tensor_sizes)
 
     def to_vector(self, weights: Mapping[str, NDArray[np.float32]]) -> Vector:
         """Join the tensors of weights or of a gradient to one vector. Missing tensors become zeros."""
         parts = [
             np.ravel(weights[name]).astype(np.float32, copy=False) if name in weights else np.zeros(size, np.float32)
-            for name, size in zip(self.names, self.sizes, strict=True)
+            for name, size in zip(self.names, self.tensor_sizes, strict=True)
         ]
         return np.concatenate(parts)
 
     def to_weights(self, vector: Vector) -> Weights:
         """Split a vector into weight tensors by name. The tensors are views of the vector, not copies."""
         found, start = Weights(), 0
-        for name, shape, size in zip(self.names, self.shapes, self.sizes, strict=True):
+        for name, shape, size in zip(self.names, self.shapes, self.tensor_sizes, strict=True):
             found[name] = vector[start : start + size].reshape(shape)
             start += size
         return found
 
-    def ranges(self, servers: int, *, evenly: bool) -> tuple[ElementRanges, ...]:
+    def shard_ranges(self, servers: int, *, evenly: bool) -> tuple[ElementRanges, ...]:
         """Divide the vector among `servers` servers. Returns the element ranges of each server's shard.
 
         The shards are equal if `evenly`. Otherwise whole tensors are placed (algorithm 3.7 of Šlampa 2017).
         """
-        return (place_equal_shards if evenly else place_whole_tensors)(self.sizes, servers=servers)
+        return (place_equal_shards if evenly else place_whole_tensors)(self.tensor_sizes, servers=servers)
 
 
 def gather(vector: Vector, ranges: ElementRanges) -> Vector:
@@ -113,8 +113,8 @@ class UpdateRule:
     weight_decay: float
     momentum: float = 0.0
     clip_norm: float = 0.0
-    frozen: frozenset[str] = frozenset()
-    average_every: int = 1
+    frozen_layers: frozenset[str] = frozenset()
+    updates_per_averaging: int = 1
     average_minimum_weight: float = 0.02
 
 
@@ -149,11 +149,11 @@ class ShardState:
     `second_moment` stays 0.
     """
 
-    values: Vector
-    average: Vector
+    weights: Vector
+    averaged_weights: Vector
     first_moment: Vector
     second_moment: Vector
-    steps: int = 0
+    update_count: int = 0
 
     @classmethod
     def initial(cls, values: Vector, average: Vector | None = None) -> ShardState:
@@ -173,19 +173,20 @@ class ShardState:
     def is_finite(self) -> bool:
         """Whether all numbers of the state are finite. If not, the training cannot be continued."""
         return all(
-            bool(np.isfinite(one).all()) for one in (self.values, self.average, self.first_moment, self.second_moment)
+            bool(np.isfinite(one).all())
+            for one in (self.weights, self.averaged_weights, self.first_moment, self.second_moment)
         )
 
     def part(self, ranges: ElementRanges) -> ShardState:
         """Return the state of the elements in the ranges `ranges`, as the state of a smaller shard."""
         values, average, first, second = (
-            gather(one, ranges) for one in (self.values, self.average, self.first_moment, self.second_moment)
+            gather(one, ranges) for one in (self.weights, self.averaged_weights, self.first_moment, self.second_moment)
         )
-        return ShardState(values, average, first, second, self.steps)
+        return ShardState(values, average, first, second, self.update_count)
 
-    def join(self) -> Vector:
+    def to_vector(self) -> Vector:
         """Return one vector (4 n,) float32 for sending: n weights, their running mean, first moment, second moment."""
-        return np.concatenate([self.values, self.average, self.first_moment, self.second_moment])
+        return np.concatenate([self.weights, self.averaged_weights, self.first_moment, self.second_moment])
 
 
 class Shard:
@@ -196,11 +197,11 @@ class Shard:
 
     def __init__(self, state: ShardState, *, layout: WeightLayout, ranges: ElementRanges, rule: UpdateRule) -> None:
         self.state, self._rule = state, rule
-        self._is_whole = sum(stop - start for start, stop in ranges) == layout.size
+        self._is_whole = sum(stop - start for start, stop in ranges) == layout.element_count
         self._layout = layout
-        marks = [np.empty(size, np.int8) for size in layout.sizes]
+        marks = [np.empty(size, np.int8) for size in layout.tensor_sizes]
         for mark, name in zip(marks, layout.names, strict=True):
-            is_frozen = name.rpartition("/")[0] in rule.frozen
+            is_frozen = name.rpartition("/")[0] in rule.frozen_layers
             mark[:] = (
                 0
                 if is_frozen
@@ -227,7 +228,7 @@ class Shard:
             self.state = self._updated(gradient, learning_rate)
 
     def _updated(self, gradient: Vector, rate: float) -> ShardState:
-        old, steps = self.state, self.state.steps + 1
+        old, steps = self.state, self.state.update_count + 1
         masked = np.where(self._trained, gradient, np.float32(0))
         if momentum := self._rule.momentum:
             first = np.asarray(old.first_moment * np.float32(momentum) - masked * np.float32(rate), np.float32)
@@ -239,9 +240,9 @@ class Shard:
             )
             pace = np.float32(rate * math.sqrt(1 - _BETAS[1] ** steps) / (1 - _BETAS[0] ** steps))
             step = np.asarray(first * pace / (np.sqrt(second) + np.float32(_EPSILON)), np.float32)
-        values = old.values - old.values * self._decay * np.float32(rate)
+        values = old.weights - old.weights * self._decay * np.float32(rate)
         values -= np.where(self._noted, gradient, step)
-        average, every = old.average, self._rule.average_every
+        average, every = old.averaged_weights, self._rule.updates_per_averaging
         if steps % every == 0:
             share = max(self._rule.average_minimum_weight, _YOUNG / (steps // every + _YOUNG))
             average = average + np.float32(share) * (values - average)

@@ -288,7 +288,7 @@ class DividedClassifierTraining:
         horizon = max(self.schedule.average_epochs * self.batches, 1.0)
         return UpdateRule(
             weight_decay=self.settings.weight_decay,
-            frozen=self.settings.frozen,
+            frozen_layers=self.settings.frozen,
             average_minimum_weight=min(1.0, 1 / horizon),
         )
 
@@ -417,7 +417,7 @@ class DividedLungTraining:
             weight_decay=self.recipe.training.weight_decay,
             momentum=self.recipe.training.momentum,
             clip_norm=GRADIENT_NORM_LIMIT,
-            average_every=_AVERAGED_EVERY_OF_LUNGS,
+            updates_per_averaging=_AVERAGED_EVERY_OF_LUNGS,
             average_minimum_weight=_LUNG_AVERAGE_MIN_WEIGHT,
         )
 

@@ -83,7 +83,7 @@ class _DividedState:
     state: ShardState
 
     def weights(self) -> Weights:
-        return self.layout.to_weights(self.state.values)
+        return self.layout.to_weights(self.state.weights)
 
     def set_weights(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
         self.state = replace(self.state, values=self.layout.to_vector(weights))
@@ -91,10 +91,10 @@ class _DividedState:
     def optimiser_state(self) -> dict[str, NDArray[Any]]:
         state = self.state
         named = {
-            "average": state.average,
+            "average": state.averaged_weights,
             "first": state.first_moment,
             "second": state.second_moment,
-            "steps": state.steps,
+            "steps": state.update_count,
         }
         return {name: np.asarray(value) for name, value in named.items()}
 
@@ -259,7 +259,7 @@ class _ClusterTraining:
         for epoch in made if done < task.epochs else ():
             divided.state = epoch.state
             ended = EpochFigures(epoch=first + epoch.number, epochs=total, loss=epoch.loss)
-            ended = validated(layout.to_weights(epoch.state.average), ended)
+            ended = validated(layout.to_weights(epoch.state.averaged_weights), ended)
             late = sorted(epoch.gradient_counts_by_staleness.elements())
             # The first epoch counts from its first update, because starting processes is no training.
             took_s = epoch.ended_s - (epoch.began_s if began_s is None else began_s)
@@ -276,7 +276,7 @@ class _ClusterTraining:
             course = TrainingProgress(history=tuple(self.history))
             self._checkpoint.save(divided, CheckpointContent(progress=course, averaged_weights={}), fingerprint=key)
             progress(row)
-        return layout.to_weights(divided.state.average)
+        return layout.to_weights(divided.state.averaged_weights)
 
 
 # ---- measurement of a cluster
@@ -350,11 +350,11 @@ def measure_cluster(path: Path, plan: TrainingPlan, *, repeats: int) -> ClusterT
     layout = WeightLayout.from_weights(replica.weights())
     gradient_s = _median_s(lambda batch: replica.gradient(0, batch, TrainingPlan(), 0), task, repeats)
     values = layout.to_vector(replica.weights())
-    (runs,) = layout.ranges(1, evenly=True)
+    (runs,) = layout.shard_ranges(1, evenly=True)
     shard = Shard(ShardState.initial(values), layout=layout, ranges=runs, rule=task.rule)
     update_s = _median_s(lambda _: shard.update(values, learning_rate=1e-3), task, repeats)
-    times_s = {"gradient_s": gradient_s, "update_s": update_s, **_transfers_s(layout.size, plan, repeats)}
-    return ClusterTimes(**times_s, elements=layout.size, batches=task.batches)
+    times_s = {"gradient_s": gradient_s, "update_s": update_s, **_transfers_s(layout.element_count, plan, repeats)}
+    return ClusterTimes(**times_s, elements=layout.element_count, batches=task.batches)
 
 
 def measure_step_s(task: DividedTask, repeats: int) -> float:

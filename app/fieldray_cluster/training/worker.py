@@ -158,7 +158,7 @@ def compute_gradients(spec: WorkerSpec, *, encryption: ssl.SSLContext | None = N
                         [address for address, _ in spec.servers],
                         token=spec.token,
                         role=str(spec.worker),
-                        max_values=[spec.layout.size] * len(spec.servers),
+                        max_values=[spec.layout.element_count] * len(spec.servers),
                         encryption=encryption,
                     )
                 )
@@ -185,7 +185,7 @@ class _Work:
     def __init__(self, spec: WorkerSpec, channels: Sequence[Channel], threads: ThreadPoolExecutor) -> None:
         self._spec, self._channels, self._threads = spec, channels, threads
         self._runs = [runs for _, runs in spec.servers]
-        self._values: Vector = np.empty(spec.layout.size, np.float32)
+        self._values: Vector = np.empty(spec.layout.element_count, np.float32)
         self._versions = [0] * len(channels)
         # Each worker begins with another server, because all workers would wait for the link of the first server.
         first = spec.worker % len(channels)
@@ -208,7 +208,7 @@ class _Work:
                 "weight": 0.0,
                 "learning_rate": spec.task.learning_rate(epoch, own / per_epoch),
             }
-            gradient = np.zeros(spec.layout.size, np.float32)
+            gradient = np.zeros(spec.layout.element_count, np.float32)
             if batch is not None:
                 taken = replica.gradient(epoch, batch, plan, spec.worker)
                 if not math.isfinite(taken.loss):

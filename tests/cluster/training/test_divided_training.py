@@ -90,12 +90,15 @@ def _train_in_one_process(folder: Path, *, joined: int = 1) -> ShardState:
     task = task_in(folder)
     layout, replica = WeightLayout.from_weights(weights()), task.open()
     share = Shard(
-        ShardState.initial(layout.to_vector(weights())), layout=layout, ranges=((0, layout.size),), rule=task.rule
+        ShardState.initial(layout.to_vector(weights())),
+        layout=layout,
+        ranges=((0, layout.element_count),),
+        rule=task.rule,
     )
     updates = task.batches // joined
     for epoch in range(EPOCHS):
         for update in range(updates):
-            replica.set_weights(layout.to_weights(share.state.values))
+            replica.set_weights(layout.to_weights(share.state.weights))
             taken = [replica.gradient(epoch, update * joined + place, TrainingPlan(), 0) for place in range(joined)]
             whole = sum(one.weight for one in taken)
             mean = sum(layout.to_vector(one.gradient) * np.float32(one.weight / whole) for one in taken)
@@ -109,7 +112,7 @@ def test_synchronous_workers_get_the_weights_of_one_process(
     client: Client, tmp_path: Path, mode: Any, joined: int, server: Any
 ) -> None:
     found, history = _train(client, TrainingPlan(workers=2, mode=mode, server=server), tmp_path / "divided")
-    expected = _train_in_one_process(tmp_path / "alone", joined=joined).average
+    expected = _train_in_one_process(tmp_path / "alone", joined=joined).averaged_weights
     np.testing.assert_allclose(WeightLayout.from_weights(weights()).to_vector(found), expected, atol=1e-5)
     assert [row.epoch for row in history] == [1, 2] and history[0].staleness_most is None
 
@@ -122,7 +125,7 @@ def test_undivided_tensors_and_turns_keep_the_result(client: Client, tmp_path: P
     found, _ = _train(client, plan, tmp_path / "divided")
     np.testing.assert_allclose(
         WeightLayout.from_weights(weights()).to_vector(found),
-        _train_in_one_process(tmp_path / "alone").average,
+        _train_in_one_process(tmp_path / "alone").averaged_weights,
         atol=1e-5,
     )
 
@@ -154,7 +157,7 @@ def test_a_training_resumes_after_its_last_epoch(client: Client, tmp_path: Path)
     assert seen == [2] and len(history) == 2
     np.testing.assert_allclose(
         WeightLayout.from_weights(weights()).to_vector(found),
-        _train_in_one_process(tmp_path / "alone").average,
+        _train_in_one_process(tmp_path / "alone").averaged_weights,
         atol=1e-5,
     )
 

@@ -31,9 +31,13 @@ RULE = UpdateRule(weight_decay=0.1, average_minimum_weight=0.25)
 def _server(*, mode: Mode = "sync-join", updates: int = 4, **plan: Any) -> ParameterServer:
     plan = {"workers": 2, "mode": mode, **plan}
     service = ServerSettings(
-        layout=LAYOUT, ranges=((0, LAYOUT.size),), rule=RULE, plan=TrainingPlan(**plan), updates_per_epoch=updates
+        layout=LAYOUT,
+        ranges=((0, LAYOUT.element_count),),
+        rule=RULE,
+        plan=TrainingPlan(**plan),
+        updates_per_epoch=updates,
     )
-    return ParameterServer(service, ShardState.initial(np.ones(LAYOUT.size, np.float32)))
+    return ParameterServer(service, ShardState.initial(np.ones(LAYOUT.element_count, np.float32)))
 
 
 def _push(worker: int, version: int, *, number: int = -1, weight: float = 1.0) -> GradientUpdate:
@@ -62,7 +66,7 @@ class _Worker:
     def push(self, version: int, *, value: float = 1.0, **more: Any) -> Future[Any]:
         push = _push(self._number, version, **more)
         return self._do(
-            lambda: self._server.push_gradient(self._connection, push, np.full(LAYOUT.size, value, np.float32))
+            lambda: self._server.push_gradient(self._connection, push, np.full(LAYOUT.element_count, value, np.float32))
         )
 
     def end(self) -> None:
@@ -80,12 +84,15 @@ def test_an_update_waits_for_all_workers_and_uses_their_weighted_mean() -> None:
     assert not first.done()
     second = workers[1].push(0, value=5.0, weight=1.0)
     expected = Shard(
-        ShardState.initial(np.ones(LAYOUT.size, np.float32)), layout=LAYOUT, ranges=((0, LAYOUT.size),), rule=RULE
+        ShardState.initial(np.ones(LAYOUT.element_count, np.float32)),
+        layout=LAYOUT,
+        ranges=((0, LAYOUT.element_count),),
+        rule=RULE,
     )
-    expected.update(np.full(LAYOUT.size, 2.0, np.float32), learning_rate=0.01)  # (3 * 1 + 1 * 5) / 4
+    expected.update(np.full(LAYOUT.element_count, 2.0, np.float32), learning_rate=0.01)  # (3 * 1 + 1 * 5) / 4
     for version, values in (first.result(5), second.result(5)):
         assert version == 1
-        np.testing.assert_allclose(values, expected.state.values, rtol=1e-6)
+        np.testing.assert_allclose(values, expected.state.weights, rtol=1e-6)
     for worker in workers:
         worker.end()
 
@@ -113,7 +120,7 @@ def test_staleness_is_counted() -> None:
         assert fast.push(number, number=number).result(5)[0] == number + 1
     assert slow.push(0).result(5)[0] == 4
     facts, state = server.snapshot(1)
-    assert facts["staleness"] == {"0": 3, "3": 1} and state.steps == 4
+    assert facts["staleness"] == {"0": 3, "3": 1} and state.update_count == 4
     assert facts["losses"] == [1.0] * 4
     for worker in (slow, fast):
         worker.end()
@@ -199,7 +206,7 @@ def test_a_server_stops_waiting_for_an_epoch_when_the_driver_is_gone() -> None:
 def test_a_snapshot_says_whether_its_weights_are_finite(value: float, is_finite: bool) -> None:
     server, connection = _server(workers=1, mode="async", updates=1), WorkerConnection(worker_index=0)
     server.attach(connection)
-    server.push_gradient(connection, _push(0, 0), np.full(LAYOUT.size, value, np.float32))
+    server.push_gradient(connection, _push(0, 0), np.full(LAYOUT.element_count, value, np.float32))
     assert server.snapshot(1)[0]["is_finite"] is is_finite
 
 
@@ -215,16 +222,16 @@ def test_the_end_of_a_session_ends_every_wait() -> None:
 
 
 def test_a_layout_is_cut_and_joined_without_loss() -> None:
-    vector = np.arange(LAYOUT.size, dtype=np.float32)
+    vector = np.arange(LAYOUT.element_count, dtype=np.float32)
     np.testing.assert_array_equal(LAYOUT.to_vector(LAYOUT.to_weights(vector)), vector)
     for evenly in (True, False):
-        held = LAYOUT.ranges(3, evenly=evenly)
+        held = LAYOUT.shard_ranges(3, evenly=evenly)
         places = sorted(place for runs in held for start, stop in runs for place in range(start, stop))
-        assert places == list(range(LAYOUT.size))
+        assert places == list(range(LAYOUT.element_count))
 
 
 def test_clipping_shortens_gradients_but_not_statistics() -> None:
-    gradient = np.full(LAYOUT.size, 3.0, np.float32)  # 10 trained elements: the norm is sqrt(90)
+    gradient = np.full(LAYOUT.element_count, 3.0, np.float32)  # 10 trained elements: the norm is sqrt(90)
     short = clip_gradient(gradient, LAYOUT, 1.5)
     assert np.linalg.norm(short[:10]) == pytest.approx(1.5) and short[10:].tolist() == [3, 3]
     assert clip_gradient(gradient, LAYOUT, 10.0) is gradient

@@ -74,18 +74,18 @@ def test_a_shard_of_all_weights_makes_the_updates_of_the_engine() -> None:
     share = Shard(
         ShardState.initial(layout.to_vector(stepping.weights())),
         layout=layout,
-        ranges=((0, layout.size),),
+        ranges=((0, layout.element_count),),
         rule=UpdateRule(weight_decay=SETTINGS.weight_decay),
     )
     generator = np.random.default_rng(2)
     for _ in range(3):
         images = generator.random((8, 32, 32, 1), np.float32)
         targets = np.tile(np.array([[0, 1], [1, 0]], np.float32), (4, 1))
-        taking.set_weights(layout.to_weights(share.state.values))
+        taking.set_weights(layout.to_weights(share.state.weights))
         gradient, loss = taking.gradient(images, targets)
         share.update(layout.to_vector(gradient), learning_rate=1e-3)
         assert stepping.step(images, targets, learning_rate=1e-3) == pytest.approx(loss, rel=1e-5)
-        np.testing.assert_allclose(share.state.values, layout.to_vector(stepping.weights()), atol=1e-5)
+        np.testing.assert_allclose(share.state.weights, layout.to_vector(stepping.weights()), atol=1e-5)
 
 
 def test_a_task_is_identified_by_the_content_of_its_arrays_and_not_by_their_path(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def _spec(task: DividedClassifierTraining, port: int) -> WorkerSpec:
         layout=LAYOUT,
         worker=0,
         token="a" * 32,
-        servers=((("127.0.0.1", port), ((0, LAYOUT.size),)),),
+        servers=((("127.0.0.1", port), ((0, LAYOUT.element_count),)),),
     )
 
 
@@ -141,10 +141,12 @@ def test_a_worker_that_cannot_reach_its_server_is_reported_as_lost(tmp_path: Pat
 
 def test_frozen_layers_do_not_change() -> None:
     layout = WeightLayout.from_weights(weights())
-    rule = UpdateRule(weight_decay=0.1, frozen=frozenset({"first"}))
-    share = Shard(ShardState.initial(layout.to_vector(weights())), layout=layout, ranges=((0, layout.size),), rule=rule)
-    share.update(np.ones(layout.size, np.float32), learning_rate=0.1)
-    moved = {name for name, array in layout.to_weights(share.state.values).items() if (array != weights()[name]).any()}
+    rule = UpdateRule(weight_decay=0.1, frozen_layers=frozenset({"first"}))
+    share = Shard(
+        ShardState.initial(layout.to_vector(weights())), layout=layout, ranges=((0, layout.element_count),), rule=rule
+    )
+    share.update(np.ones(layout.element_count, np.float32), learning_rate=0.1)
+    moved = {name for name, array in layout.to_weights(share.state.weights).items() if (array != weights()[name]).any()}
     assert moved == {name for name in weights() if not name.startswith("first/")}
 
 
