@@ -111,7 +111,7 @@ def _cases(
 
 
 def _epochs_s(task: DividedTask, plan: TrainingPlan, count: int) -> Sequence[float]:
-    weights = task.open().weights()
+    weights = task.open_replica().weights()
     layout = WeightLayout.from_weights(weights)
     with open_plan_client(plan) as client:
         state = ShardState.initial(layout.to_vector(weights))

@@ -233,8 +233,8 @@ class _Learner:
             augmentation=Augmentation(),
             settings=EngineSettings(threads=1),
             engine="auto",
-            samples=batch_size,
-            arrays=Path(arrays),
+            sample_count=batch_size,
+            arrays_path=Path(arrays),
             arrays_sha256=sha256,
         )
         self.layout = WeightLayout.from_weights(initial_weights(made, seed=0))
@@ -249,7 +249,7 @@ class _Learner:
         return getattr(self._task, name)
 
     def open(self) -> Any:
-        self._replica = self._replica or self._task.open()
+        self._replica = self._replica or self._task.open_replica()
         return self._replica
 
 

@@ -72,7 +72,7 @@ def task_in(folder: Path) -> DividedClassifierTraining:
         augmentation=AUGMENTATION,
         settings=SETTINGS,
         engine="tensorflow",
-        samples=len(samples()),
-        arrays=folder / "arrays.npz",
+        sample_count=len(samples()),
+        arrays_path=folder / "arrays.npz",
         arrays_sha256=sha256,
     )

@@ -123,7 +123,7 @@ def train_epochs_on_cluster(
     training_node_other), EnvironmentProblem (training_server_lost, training_server_unreached, training_worker_lost),
     ConnectionLost, IncompatibleNodes.
     """
-    plan.require_enough_batches(batches=task.batches, images_per_batch=task.images_per_batch)
+    plan.require_enough_batches(batches=task.batch_count, images_per_batch=task.images_per_batch)
     with ExitStack() as ends:
         session = _Session(client, plan, task, layout, say)
         ends.callback(session.close)
@@ -226,9 +226,9 @@ class _Session:
         service = ServerSettings(
             layout=self._layout,
             ranges=runs,
-            rule=self._task.rule,
+            rule=self._task.update_rule,
             plan=plan,
-            updates_per_epoch=plan.updates_per_epoch(self._task.batches),
+            updates_per_epoch=plan.updates_per_epoch(self._task.batch_count),
         )
         task = self._client.submit(
             start_server, service, state.part(runs), token=self._token, workers=[host], pure=False
@@ -326,7 +326,7 @@ class _Session:
         if result.arrays_problem_code:
             address = self._at[worker]
             node = str(self._registry.workers.get(address, {"name": address})["name"])
-            raise UsageProblem(reason(result.arrays_problem_code, node=node, path=self._task.arrays.parent))
+            raise UsageProblem(reason(result.arrays_problem_code, node=node, path=self._task.arrays_path.parent))
         return result.was_lost
 
     def _replace(self, worker: int) -> None:

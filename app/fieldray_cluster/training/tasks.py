@@ -159,7 +159,7 @@ class GradientResult:
 
     gradient: Weights
     loss: float
-    weight: float
+    averaging_weight: float
 
 
 class Replica(ABC):
@@ -195,13 +195,13 @@ class ArraysDiffer(OSError):
     """The error for a file of training images whose SHA-256 is not that of the training task."""
 
 
-def write_arrays(path: Path, holder: Any) -> str:
-    """Write the arrays and texts of the dataclass `holder` to a file for `read_arrays`. Returns the file's SHA-256.
+def write_arrays(path: Path, arrays_object: Any) -> str:
+    """Write the arrays and texts of the dataclass `arrays_object` to a file for `read_arrays`. Returns the file's SHA-256.
 
     The file is written under another name and then renamed, so that a worker can still read an earlier file. Only the
     process that has locked the run folder may call this function. Raises StorageProblem (disk_full, not_writable).
     """
-    found: dict[str, Any] = {one.name: getattr(holder, one.name) for one in fields(holder)}
+    found: dict[str, Any] = {one.name: getattr(arrays_object, one.name) for one in fields(arrays_object)}
     unfinished = path.with_name(f"{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -218,13 +218,13 @@ def write_arrays(path: Path, holder: Any) -> str:
 
 
 @contextlib.contextmanager
-def temporary_arrays(path: Path, holder: Any) -> Iterator[str]:
-    """Store the arrays of the dataclass `holder` in a file during the block. Yields the file's SHA-256.
+def temporary_arrays(path: Path, arrays_object: Any) -> Iterator[str]:
+    """Store the arrays of the dataclass `arrays_object` in a file during the block. Yields the file's SHA-256.
 
     At the end of the block the file is deleted, because the arrays are patient data.
     """
     try:
-        yield write_arrays(path, holder)
+        yield write_arrays(path, arrays_object)
     finally:
         path.unlink(missing_ok=True)
 
@@ -259,16 +259,16 @@ class DividedClassifierTraining:
     augmentation: Augmentation
     settings: EngineSettings
     engine: EngineName
-    samples: int
-    arrays: Path
+    sample_count: int
+    arrays_path: Path
     arrays_sha256: str
 
     @property
     def _drawn(self) -> int:
-        return self.schedule.images_per_epoch or self.samples
+        return self.schedule.images_per_epoch or self.sample_count
 
     @property
-    def batches(self) -> int:
+    def batch_count(self) -> int:
         """The number of batches in an epoch."""
         return max(1, self._drawn // self.schedule.batch_size)
 
@@ -283,9 +283,9 @@ class DividedClassifierTraining:
         return (min(self.schedule.batch_size, self._drawn),)
 
     @property
-    def rule(self) -> UpdateRule:
+    def update_rule(self) -> UpdateRule:
         """The rule for updates: AdamW, and a running mean of the weights over `schedule.average_epochs` epochs."""
-        horizon = max(self.schedule.average_epochs * self.batches, 1.0)
+        horizon = max(self.schedule.average_epochs * self.batch_count, 1.0)
         return UpdateRule(
             weight_decay=self.settings.weight_decay,
             frozen_layers=self.settings.frozen,
@@ -304,12 +304,12 @@ class DividedClassifierTraining:
         """
         return self.schedule.learning_rate_at(epoch + share)
 
-    def open(self) -> Replica:
+    def open_replica(self) -> Replica:
         """Read the training images, and return the network with them. The weights are not set yet.
 
         Raises OSError, ArraysDiffer.
         """
-        arrays = read_arrays(self.arrays, self.arrays_sha256)
+        arrays = read_arrays(self.arrays_path, self.arrays_sha256)
         samples = Samples(
             images=arrays["images"],
             targets=arrays["targets"],
@@ -389,20 +389,20 @@ class DividedLungTraining:
     """
 
     recipe: LungRecipe
-    stage: int
-    arrays: Path
+    stage_index: int
+    arrays_path: Path
     arrays_sha256: str
     first_epoch: int = 0
 
     @property
-    def batches(self) -> int:
+    def batch_count(self) -> int:
         """The number of batches in an epoch."""
         return self.recipe.training.steps_per_epoch
 
     @property
     def epochs(self) -> int:
         """The number of epochs of this stage."""
-        return self.recipe.training.stages[self.stage].epochs
+        return self.recipe.training.stages[self.stage_index].epochs
 
     @property
     def images_per_batch(self) -> tuple[int, ...]:
@@ -411,7 +411,7 @@ class DividedLungTraining:
         return (training.masks_per_step, training.checks_per_step if self.recipe.chests else 0)
 
     @property
-    def rule(self) -> UpdateRule:
+    def update_rule(self) -> UpdateRule:
         """The rule for updates: AdamW or SGD with clipped gradients, and a running mean of the weights."""
         return UpdateRule(
             weight_decay=self.recipe.training.weight_decay,
@@ -431,12 +431,12 @@ class DividedLungTraining:
         share
             The completed share of the epoch, 0..1.
         """
-        return stage_learning_rate(self.recipe.training.stages[self.stage], epoch)(share)
+        return stage_learning_rate(self.recipe.training.stages[self.stage_index], epoch)(share)
 
-    def open(self) -> Replica:
+    def open_replica(self) -> Replica:
         """Read the training images, and return the network with them. Raises OSError, ArraysDiffer."""
         arrays: dict[str, Any] = dict(
-            read_arrays(self.arrays, self.arrays_sha256)
+            read_arrays(self.arrays_path, self.arrays_sha256)
         )  # converts masks_are_chests, which is an array of one value
         return _LungReplica(self, LungData(**arrays))
 
@@ -448,7 +448,7 @@ class _LungReplica(Replica):
         recipe = task.recipe
         set_thread_count(recipe.training.threads)
         self._task = task
-        self._engine = MaskEngine(recipe.network, recipe.training.stages[task.stage].side, recipe.training)
+        self._engine = MaskEngine(recipe.network, recipe.training.stages[task.stage_index].side, recipe.training)
         self._samples = StageSamples(recipe, data, self._engine)
         super().__init__(self._engine)
 

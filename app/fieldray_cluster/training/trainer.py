@@ -154,8 +154,8 @@ class DividedTrainer:
                 augmentation=augmentation,
                 settings=settings,
                 engine=options.engine_name,
-                samples=len(training),
-                arrays=folder / ARRAYS_NAME,
+                sample_count=len(training),
+                arrays_path=folder / ARRAYS_NAME,
                 arrays_sha256=sha256,
             )
             course = _ClusterTraining(client, self._plan, checkpoint, self._say)
@@ -193,7 +193,7 @@ class DividedTrainer:
                     look = StageSamples(recipe, data, own)
                     arrays = folder / ARRAYS_NAME
                     task = DividedLungTraining(
-                        recipe=recipe, stage=number, arrays=arrays, arrays_sha256=sha256, first_epoch=first
+                        recipe=recipe, stage_index=number, arrays_path=arrays, arrays_sha256=sha256, first_epoch=first
                     )
 
                     def validated(
@@ -346,15 +346,15 @@ def measure_cluster(path: Path, plan: TrainingPlan, *, repeats: int) -> ClusterT
     Raises UsageProblem, EnvironmentProblem.
     """
     with open_training_task(path) as task:
-        replica = task.open()
+        replica = task.open_replica()
     layout = WeightLayout.from_weights(replica.weights())
     gradient_s = _median_s(lambda batch: replica.gradient(0, batch, TrainingPlan(), 0), task, repeats)
     values = layout.to_vector(replica.weights())
     (runs,) = layout.shard_ranges(1, evenly=True)
-    shard = Shard(ShardState.initial(values), layout=layout, ranges=runs, rule=task.rule)
+    shard = Shard(ShardState.initial(values), layout=layout, ranges=runs, rule=task.update_rule)
     update_s = _median_s(lambda _: shard.update(values, learning_rate=1e-3), task, repeats)
     times_s = {"gradient_s": gradient_s, "update_s": update_s, **_transfers_s(layout.element_count, plan, repeats)}
-    return ClusterTimes(**times_s, elements=layout.element_count, batches=task.batches)
+    return ClusterTimes(**times_s, elements=layout.element_count, batches=task.batch_count)
 
 
 def measure_step_s(task: DividedTask, repeats: int) -> float:
@@ -364,14 +364,14 @@ def measure_step_s(task: DividedTask, repeats: int) -> float:
     can run in a process of a cluster.
     """
     set_thread_count(worker_core_count())
-    replica = task.open()
+    replica = task.open_replica()
     layout = WeightLayout.from_weights(replica.weights())
     values = layout.to_vector(replica.weights())
 
     def whole_step(batch: int) -> None:
         replica.set_weights(layout.to_weights(values))
         taken = replica.gradient(0, batch, TrainingPlan(), 0)
-        clip_gradient(layout.to_vector(taken.gradient), layout, task.rule.clip_norm)
+        clip_gradient(layout.to_vector(taken.gradient), layout, task.update_rule.clip_norm)
 
     return _median_s(whole_step, task, repeats)
 
@@ -384,7 +384,7 @@ def _median_s(work: Callable[[int], object], task: DividedTask, repeats: int) ->
     times = []
     for step in range(repeats + 1):
         began_s = time.perf_counter()
-        work(step % task.batches)
+        work(step % task.batch_count)
         times.append(time.perf_counter() - began_s)
     return statistics.median(times[1:])
 
@@ -438,7 +438,7 @@ def open_training_task(path: Path) -> Iterator[DividedTask]:
     with lock_run_folder(recipe.run), temporary_arrays(arrays, data) as sha256:
         if schema is LungRecipe:
             stage = len(recipe.training.stages) - 1
-            yield DividedLungTraining(recipe=recipe, stage=stage, arrays=arrays, arrays_sha256=sha256)
+            yield DividedLungTraining(recipe=recipe, stage_index=stage, arrays_path=arrays, arrays_sha256=sha256)
             return
         yield DividedClassifierTraining(
             specification=recipe_specification(recipe),
@@ -446,7 +446,7 @@ def open_training_task(path: Path) -> Iterator[DividedTask]:
             augmentation=recipe.augmentation,
             settings=engine_settings(recipe),
             engine=recipe.training.engine,
-            samples=len(data),
-            arrays=arrays,
+            sample_count=len(data),
+            arrays_path=arrays,
             arrays_sha256=sha256,
         )

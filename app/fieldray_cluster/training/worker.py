@@ -143,7 +143,7 @@ def compute_gradients(spec: WorkerSpec, *, encryption: ssl.SSLContext | None = N
     `encryption` is the cluster's TLS context; None for unencrypted connections.
     """
     try:
-        replica = spec.task.open()
+        replica = spec.task.open_replica()
     except ArraysDiffer:
         return WorkerResult(arrays_problem_code="training_node_other")
     except OSError:
@@ -194,7 +194,7 @@ class _Work:
     def finish(self, replica: Replica) -> WorkerResult:
         """Compute and send gradients until the end of the last epoch. Returns how the worker's task ended."""
         spec = self._spec
-        batches, plan = spec.task.batches, spec.plan
+        batches, plan = spec.task.batch_count, spec.plan
         with _raising_if_lost():
             number = self._fetch()
         per_epoch = plan.gradients_per_epoch(batches, spec.worker)
@@ -214,7 +214,7 @@ class _Work:
                 if not math.isfinite(taken.loss):
                     return WorkerResult(diverged_at=(epoch + 1, batch + 1))
                 gradient = spec.layout.to_vector(taken.gradient)
-                header |= {"weight": taken.weight, "loss": taken.loss}
+                header |= {"weight": taken.averaging_weight, "loss": taken.loss}
             number += 1
             with _raising_if_lost():
                 self._exchange(header, gradient, is_last=number == last)
@@ -258,7 +258,7 @@ class _Work:
         """
         spec = self._spec
         if len(self._channels) > 1 or not spec.plan.is_synchronous:
-            gradient = clip_gradient(gradient, spec.layout, spec.task.rule.clip_norm)
+            gradient = clip_gradient(gradient, spec.layout, spec.task.update_rule.clip_norm)
 
         def exchange(index: int) -> None:
             message = {**header, "worker": spec.worker, "version": self._versions[index]}

@@ -88,20 +88,20 @@ def _epochs(client: Client, plan: TrainingPlan, task: DividedClassifierTraining)
 def _train_in_one_process(folder: Path, *, joined: int = 1) -> ShardState:
     """Train the same task in one process, with the gradients of `joined` batches in each update."""
     task = task_in(folder)
-    layout, replica = WeightLayout.from_weights(weights()), task.open()
+    layout, replica = WeightLayout.from_weights(weights()), task.open_replica()
     share = Shard(
         ShardState.initial(layout.to_vector(weights())),
         layout=layout,
         ranges=((0, layout.element_count),),
-        rule=task.rule,
+        rule=task.update_rule,
     )
-    updates = task.batches // joined
+    updates = task.batch_count // joined
     for epoch in range(EPOCHS):
         for update in range(updates):
             replica.set_weights(layout.to_weights(share.state.weights))
             taken = [replica.gradient(epoch, update * joined + place, TrainingPlan(), 0) for place in range(joined)]
-            whole = sum(one.weight for one in taken)
-            mean = sum(layout.to_vector(one.gradient) * np.float32(one.weight / whole) for one in taken)
+            whole = sum(one.averaging_weight for one in taken)
+            mean = sum(layout.to_vector(one.gradient) * np.float32(one.averaging_weight / whole) for one in taken)
             share.update(mean, learning_rate=task.learning_rate(epoch, update / updates))
     return share.state
 

@@ -44,7 +44,7 @@ def _mean(parts: list[Any]) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def replica(tmp_path_factory: pytest.TempPathFactory) -> Replica:
-    made = task_in(tmp_path_factory.mktemp("task")).open()
+    made = task_in(tmp_path_factory.mktemp("task")).open_replica()
     made.set_weights(weights())
     return made
 
@@ -55,7 +55,7 @@ def test_the_parts_of_a_batch_give_its_gradient_however_unequal(replica: Replica
     whole = replica.gradient(0, 1, ALONE, 0)
     parts = [replica.gradient(0, 1, plan, worker) for worker in range(workers)]
     np.testing.assert_allclose(_mean(parts), LAYOUT.to_vector(whole.gradient), atol=1e-6)
-    assert sum(part.weight for part in parts) == whole.weight
+    assert sum(part.averaging_weight for part in parts) == whole.averaging_weight
 
 
 def test_a_gradient_leaves_the_network_as_it_was(replica: Replica) -> None:
@@ -92,11 +92,11 @@ def test_a_task_is_identified_by_the_content_of_its_arrays_and_not_by_their_path
     task = task_in(tmp_path)
     assert task_in(tmp_path) == task
     corrected = dataclasses.replace(samples(), targets=1 - samples().targets)
-    sha256 = write_arrays(task.arrays, corrected)
+    sha256 = write_arrays(task.arrays_path, corrected)
     assert repr(dataclasses.replace(task, arrays_sha256=sha256)) != repr(task)  # the key of a replica
     with pytest.raises(ArraysDiffer):
-        task.open()
-    assert [path.name for path in tmp_path.iterdir()] == [task.arrays.name]
+        task.open_replica()
+    assert [path.name for path in tmp_path.iterdir()] == [task.arrays_path.name]
 
 
 def test_temporary_arrays_are_deleted_after_an_interruption(tmp_path: Path) -> None:
@@ -127,9 +127,9 @@ def _spec(task: DividedClassifierTraining, port: int) -> WorkerSpec:
 def test_a_worker_that_cannot_read_its_arrays_reports_a_problem_and_is_not_lost(tmp_path: Path) -> None:
     """The worker is not reported as lost, because a replacement could not read the file either."""
     task = task_in(tmp_path)
-    write_arrays(task.arrays, samples(8))
+    write_arrays(task.arrays_path, samples(8))
     assert compute_gradients(_spec(task, 1)) == WorkerResult(arrays_problem_code="training_node_other")
-    task.arrays.unlink()
+    task.arrays_path.unlink()
     assert compute_gradients(_spec(task, 1)) == WorkerResult(arrays_problem_code="training_node_folder")
 
 
@@ -151,11 +151,11 @@ def test_frozen_layers_do_not_change() -> None:
 
 
 def test_a_task_gives_equal_gradients_wherever_it_is_opened(tmp_path: Path, replica: Replica) -> None:
-    other = task_in(tmp_path).open()
+    other = task_in(tmp_path).open_replica()
     other.set_weights(weights())
     for step in (3, 1):
         first, second = (one.gradient(1, step, ALONE, 0) for one in (replica, other))
-        assert first.loss == pytest.approx(second.loss, rel=1e-6) and first.weight == second.weight
+        assert first.loss == pytest.approx(second.loss, rel=1e-6) and first.averaging_weight == second.averaging_weight
     assert network().name == "tiny"
 
 
