@@ -64,7 +64,7 @@ def run_benchmark(recipe: Path, *, count: int, notify: Notify) -> BenchmarkRepor
         )
     ]
     method = (
-        f"Recipe {recipe.name}: {costs.batches} batches in an epoch, {4e-6 * costs.elements:.2f} MB of weights. "
+        f"Recipe {recipe.name}: {costs.batch_count} batches in an epoch, {4e-6 * costs.weight_count:.2f} MB of weights. "
         f"Transfer over loopback (tc): {1000 * costs.transfer_s:.2f} ms. Gradient (tg): "
         f"{1000 * costs.gradient_s:.1f} ms.",
         "In a step, a worker sets the weights, computes the gradient, and copies the gradient to one vector. A "
@@ -96,13 +96,13 @@ def _cases(
     task: DividedTask, costs: ClusterTimes, steps_s: Mapping[int, float], count: int, notify: Notify
 ) -> Iterator[TrainingCase]:
     measured = Measurements(
-        gradient_s=costs.gradient_s, transfer_s=costs.transfer_s, batch_count=costs.batches, rounds_up_batches=True
+        gradient_s=costs.gradient_s, transfer_s=costs.transfer_s, batch_count=costs.batch_count, rounds_up_batches=True
     )
     for mode, server, workers in itertools.product(MODES, SERVER_KINDS, _WORKERS):
         notify(f"{mode} {server} {workers}")
         times_s = _epochs_s(task, TrainingPlan(workers=workers, mode=mode, server=server), count)
         predicted_s = estimate_training(measured, mode=mode, server=server, workers=workers).time_range.mean_s
-        gradients = costs.batches if mode == "sync-split" else -(-costs.batches // workers)
+        gradients = costs.batch_count if mode == "sync-split" else -(-costs.batch_count // workers)
         yield TrainingCase(
             mode=mode, server=server, workers=workers, gradient_s=predicted_s,
             step_s=predicted_s + gradients * (steps_s[workers] - costs.gradient_s),

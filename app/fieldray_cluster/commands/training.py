@@ -190,11 +190,11 @@ def run_measure_cluster(options: argparse.Namespace, console: Console) -> int:
         from fieldray_cluster.training.trainer import measure_cluster
     plan = TrainingPlan(address=options.cluster, certificates=options.certificates)
     costs = measure_cluster(options.recipe, plan, repeats=options.repeats)
-    console.print_lines(costs.lines())
+    console.print_lines(costs.text_lines())
     measured = Measurements(
-        gradient_s=costs.gradient_s, transfer_s=costs.transfer_s, update_s=costs.update_s, batch_count=costs.batches
+        gradient_s=costs.gradient_s, transfer_s=costs.transfer_s, update_s=costs.update_s, batch_count=costs.batch_count
     )
-    workers = min(options.workers, costs.batches)
+    workers = min(options.workers, costs.batch_count)
     for mode in MODES:
         for server in SERVER_KINDS:
             print_estimate(console, measured, mode=mode, server=server, workers=workers)

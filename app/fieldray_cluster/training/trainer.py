@@ -71,7 +71,7 @@ from fieldray_cluster.training.tasks import (
 from fieldray_cluster.training.worker import start_echo_server, stop_server
 from fieldray_cluster.worker_registry import CONNECTION_ERRORS, WorkerLost, wait_for_result
 
-ARRAYS_NAME: Final = "arrays.npz"
+ARRAYS_FILE_NAME: Final = "arrays.npz"
 """The name of the file of the training images, in the folder of the training."""
 
 
@@ -147,7 +147,7 @@ class DividedTrainer:
             return structs.replace(ended, auc=validation_aucs(own, average, validation))
 
         checkpoint = Checkpoint(folder / CHECKPOINT_FILE_NAME)
-        with temporary_arrays(folder / ARRAYS_NAME, training) as sha256, self._open() as client:
+        with temporary_arrays(folder / ARRAYS_FILE_NAME, training) as sha256, self._open() as client:
             task = DividedClassifierTraining(
                 specification=specification,
                 schedule=schedule,
@@ -155,7 +155,7 @@ class DividedTrainer:
                 settings=settings,
                 engine=options.engine_name,
                 sample_count=len(training),
-                arrays_path=folder / ARRAYS_NAME,
+                arrays_path=folder / ARRAYS_FILE_NAME,
                 arrays_sha256=sha256,
             )
             course = _ClusterTraining(client, self._plan, checkpoint, self._say)
@@ -184,14 +184,14 @@ class DividedTrainer:
         resumed = next(
             (n for n in reversed(kinds) if checkpoint.has_training_state(_DividedState, fingerprint=digest(key, n))), 0
         )
-        with temporary_arrays(folder / ARRAYS_NAME, data) as sha256, self._open() as client:
+        with temporary_arrays(folder / ARRAYS_FILE_NAME, data) as sha256, self._open() as client:
             course = _ClusterTraining(client, self._plan, checkpoint, self._say)
             for number, stage in enumerate(stages):
                 if number >= resumed:
                     own = MaskEngine(recipe.network, stage.side, recipe.training)
                     average = average or draw_first_weights(own, recipe.training.seed)
                     look = StageSamples(recipe, data, own)
-                    arrays = folder / ARRAYS_NAME
+                    arrays = folder / ARRAYS_FILE_NAME
                     task = DividedLungTraining(
                         recipe=recipe, stage_index=number, arrays_path=arrays, arrays_sha256=sha256, first_epoch=first
                     )
@@ -311,21 +311,21 @@ class ClusterTimes:
     send_s: float
     return_s: float
     latency_s: float
-    elements: int
-    batches: int
+    weight_count: int
+    batch_count: int
 
     @property
     def transfer_s(self) -> float:
         """Seconds to transfer all weights in one direction: the mean of both directions."""
         return (self.send_s + self.return_s) / 2
 
-    def lines(self) -> Iterator[str]:
+    def text_lines(self) -> Iterator[str]:
         """Yield lines of text about the measured times, for the user."""
-        rate = 32e-6 * self.elements / max(self.transfer_s - self.latency_s, 1e-9)
+        rate = 32e-6 * self.weight_count / max(self.transfer_s - self.latency_s, 1e-9)
         yield f"Gradient of a batch (t_grad): {self.gradient_s:.4g} s"
         yield f"Update of all weights (t_update): {self.update_s:.4g} s"
         yield (
-            f"Transfer of all weights, {4e-6 * self.elements:.2f} MB (t_comm): {self.transfer_s:.4g} s one way, "
+            f"Transfer of all weights, {4e-6 * self.weight_count:.2f} MB (t_comm): {self.transfer_s:.4g} s one way, "
             f"{self.send_s:.4g} s there, {self.return_s:.4g} s back"
         )
         yield f"Latency {1000 * self.latency_s:.2f} ms, bandwidth {rate:.0f} Mbit/s"
@@ -354,7 +354,7 @@ def measure_cluster(path: Path, plan: TrainingPlan, *, repeats: int) -> ClusterT
     shard = Shard(ShardState.initial(values), layout=layout, ranges=runs, rule=task.update_rule)
     update_s = _median_s(lambda _: shard.update(values, learning_rate=1e-3), task, repeats)
     times_s = {"gradient_s": gradient_s, "update_s": update_s, **_transfers_s(layout.element_count, plan, repeats)}
-    return ClusterTimes(**times_s, elements=layout.element_count, batches=task.batch_count)
+    return ClusterTimes(**times_s, weight_count=layout.element_count, batch_count=task.batch_count)
 
 
 def measure_step_s(task: DividedTask, repeats: int) -> float:
