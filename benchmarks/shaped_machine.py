@@ -130,7 +130,7 @@ class _Machine:
             task=task,
             plan=made,
             layout=task.layout,
-            worker=worker,
+            worker_index=worker,
             token=token,
             servers=tuple(((host, port), runs) for (host, port), runs in zip(servers, placed, strict=True)),
         )

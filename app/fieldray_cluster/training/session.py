@@ -209,7 +209,7 @@ class _Session:
                 task=self._task,
                 plan=plan,
                 layout=self._layout,
-                worker=worker,
+                worker_index=worker,
                 token=self._token,
                 servers=tuple(zip(addresses, self._runs, strict=True)),
                 first_epoch=first_epoch,

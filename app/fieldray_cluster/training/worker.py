@@ -54,7 +54,7 @@ class WorkerSpec:
     task: DividedTask
     plan: TrainingPlan
     layout: WeightLayout
-    worker: int
+    worker_index: int
     token: str
     servers: tuple[tuple[tuple[str, int], ElementRanges], ...]
     first_epoch: int = 0
@@ -157,7 +157,7 @@ def compute_gradients(spec: WorkerSpec, *, encryption: ssl.SSLContext | None = N
                     open_channels(
                         [address for address, _ in spec.servers],
                         token=spec.token,
-                        role=str(spec.worker),
+                        role=str(spec.worker_index),
                         max_values=[spec.layout.element_count] * len(spec.servers),
                         encryption=encryption,
                     )
@@ -188,7 +188,7 @@ class _Work:
         self._values: Vector = np.empty(spec.layout.element_count, np.float32)
         self._versions = [0] * len(channels)
         # Each worker begins with another server, because all workers would wait for the link of the first server.
-        first = spec.worker % len(channels)
+        first = spec.worker_index % len(channels)
         self._order = [*range(first, len(channels)), *range(first)]
 
     def finish(self, replica: Replica) -> WorkerResult:
@@ -197,12 +197,12 @@ class _Work:
         batches, plan = spec.task.batch_count, spec.plan
         with _raising_if_lost():
             number = self._fetch()
-        per_epoch = plan.gradients_per_epoch(batches, spec.worker)
+        per_epoch = plan.gradients_per_epoch(batches, spec.worker_index)
         last = per_epoch * (spec.task.epochs - spec.first_epoch)
         while number < last:
             epoch, own = spec.first_epoch + number // per_epoch, number % per_epoch
             replica.set_weights(spec.layout.to_weights(self._values))
-            batch = plan.batch_index(batches, spec.worker, own)
+            batch = plan.batch_index(batches, spec.worker_index, own)
             header: dict[str, Any] = {
                 "number": number,
                 "weight": 0.0,
@@ -210,7 +210,7 @@ class _Work:
             }
             gradient = np.zeros(spec.layout.element_count, np.float32)
             if batch is not None:
-                taken = replica.gradient(epoch, batch, plan, spec.worker)
+                taken = replica.gradient(epoch, batch, plan, spec.worker_index)
                 if not math.isfinite(taken.loss):
                     return WorkerResult(diverged_at=(epoch + 1, batch + 1))
                 gradient = spec.layout.to_vector(taken.gradient)
@@ -261,7 +261,7 @@ class _Work:
             gradient = clip_gradient(gradient, spec.layout, spec.task.update_rule.clip_norm)
 
         def exchange(index: int) -> None:
-            message = {**header, "worker": spec.worker, "version": self._versions[index]}
+            message = {**header, "worker": spec.worker_index, "version": self._versions[index]}
             own = gather(gradient, self._runs[index])
             request, channel = {"gradient": message, "wants_weights": not is_last}, self._channels[index]
             if spec.plan.takes_turns:

@@ -252,7 +252,7 @@ def test_a_worker_waiting_for_a_turn_at_one_server_gives_up_its_turn_at_the_othe
         other = [_worker(served, 1) for served in (first, second)]
         assert _pull(other[0]) == (0, 0)  # the turn lasts until the worker confirms the weights
         servers = ((first.address, runs), (second.address, runs))
-        spec = WorkerSpec(task=_Nothing(), plan=plan, layout=LAYOUT, worker=0, token=TOKEN, servers=servers)  # type: ignore[arg-type]
+        spec = WorkerSpec(task=_Nothing(), plan=plan, layout=LAYOUT, worker_index=0, token=TOKEN, servers=servers)  # type: ignore[arg-type]
         waiting = threads.submit(compute_gradients, spec)
         wait_for(lambda: 0 in second._server._fetched)
         assert _pull(other[1]) == (0, 0)

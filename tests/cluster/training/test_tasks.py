@@ -118,7 +118,7 @@ def _spec(task: DividedClassifierTraining, port: int) -> WorkerSpec:
         task=task,
         plan=TrainingPlan(mode="sync-join"),
         layout=LAYOUT,
-        worker=0,
+        worker_index=0,
         token="a" * 32,
         servers=((("127.0.0.1", port), ((0, LAYOUT.element_count),)),),
     )
