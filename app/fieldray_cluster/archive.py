@@ -254,15 +254,17 @@ class ArchiveDriver:
         """Send the next piece in the queue to the worker at `address`, if this worker is idle."""
         if not self._left or address in self._tasks:
             return
-        node = pool.node(address)
-        self._faults.set_worker_count(node, workers=sum(pool.node(other) == node for other in pool.workers))
+        node = pool.node_name(address)
+        self._faults.set_worker_count(node, worker_count=sum(pool.node_name(other) == node for other in pool.workers))
         piece = self._next_piece(node)
         files: dict[str, bytes | Reason] | None = None
         if self._sends_files:
             count, files = read_contents(self._images.image_files(piece))
             if count < piece.size:
-                self._left.appendleft(Piece(piece.start + count, piece.stop, piece.deaths, piece.nodes))
-                piece = Piece(piece.start, piece.start + count, piece.deaths, piece.nodes)
+                self._left.appendleft(
+                    Piece(piece.start + count, piece.stop, piece.death_count, piece.image_counts_before_death)
+                )
+                piece = Piece(piece.start, piece.start + count, piece.death_count, piece.image_counts_before_death)
         sent = {Path(name): data for name, data in (files or {}).items() if isinstance(data, bytes)}
         refs = self._images.ref_texts(piece)
         states = self._images.object_states(piece) if is_object_address(self._request.paths[0]) else None
@@ -285,7 +287,7 @@ class ArchiveDriver:
         Pieces that have not failed on this node come first. So a failed piece is tried on another node, which shows
         whether the node or the piece is at fault.
         """
-        others = (piece for piece in self._left if node not in dict(piece.nodes))
+        others = (piece for piece in self._left if node not in dict(piece.image_counts_before_death))
         piece = next(others, self._left[0])
         self._left.remove(piece)
         return piece
@@ -382,12 +384,12 @@ class ArchiveDriver:
         """
         piece = self._faults.add_failure(piece, node)
         is_last = not self._left and not self._tasks
-        nodes = {node, *map(pool.node, pool.workers)}
-        if piece.size > 1 and piece.deaths >= _DEATHS_OF_SEVERAL:
+        nodes = {node, *map(pool.node_name, pool.workers)}
+        if piece.size > 1 and piece.death_count >= _DEATHS_OF_SEVERAL:
             self._suspect(*piece.halves())
         elif piece.size == 1 and self._faults.is_image_at_fault(piece, nodes, is_last=is_last):
             ref = ref_of(self._images.ref_texts(piece)[0])
-            cause = why or reason("archive_worker_ended", times=piece.deaths)
+            cause = why or reason("archive_worker_ended", times=piece.death_count)
             failed = (FailedOutcome(ref=ref, stage="decode", reason=cause),)
             self._keep(piece, outcomes_to_parquet(failed, self._request), failed)
         else:
@@ -423,7 +425,7 @@ class ArchiveDriver:
             NodeProgress(
                 name=name, screened_image_count=count, images_per_s=count / max(now_s - self._nodes_began_s[name], 1e-3)
             )
-            for name, count in sorted(self._faults.done.items())
+            for name, count in sorted(self._faults.screened_image_counts.items())
         )
         return ArchiveProgress(
             screened_image_count=done,

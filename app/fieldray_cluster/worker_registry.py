@@ -269,7 +269,7 @@ class WorkerRegistry:
             is_last = time.monotonic() > until_s  # the last refresh notes the workers without an answer
             self.refresh(is_first=True)
 
-    def node(self, address: str) -> str:
+    def node_name(self, address: str) -> str:
         """Return the name of the node (computer) on which the worker with the address `address` runs."""
         return node_name(str(self.workers[address]["name"]))
 
@@ -311,7 +311,7 @@ class WorkerRegistry:
         for address in self.workers:
             metrics = present[address].get("metrics")
             if isinstance(metrics, dict) and metrics.get(AWAITS_SERVER_METRIC) is True:
-                node = self.node(address)
+                node = self.node_name(address)
                 if self._looks - self._awaiting.get(node, -math.inf) > _LOOKS_BETWEEN_OUTAGES:
                     self._note(node, reason("archive_server_awaited"))
                 self._awaiting[node] = self._looks
@@ -356,7 +356,7 @@ class WorkerRegistry:
 
         Workers of this node that join later are excluded, too.
         """
-        for address in [address for address in self.workers if self.node(address) == node]:
+        for address in [address for address in self.workers if self.node_name(address) == node]:
             self._aside[address] = why
             del self.workers[address]
         if self._nodes_aside.setdefault(node, why) is why:
@@ -391,14 +391,14 @@ def _unfit(node: str, why: Reason) -> IncompatibleNodes:
 class Piece:
     """A piece of an archive: the images with the indices from `start` to `stop` - 1.
 
-    `deaths` is the number of workers that died while screening the piece. `nodes` are the nodes of these workers, each
+    `death_count` is the number of workers that died while screening the piece. `image_counts_before_death` are the nodes of these workers, each
     with the number of images that the node had screened before its first death.
     """
 
     start: int
     stop: int
-    deaths: int = 0
-    nodes: tuple[tuple[str, int], ...] = ()
+    death_count: int = 0
+    image_counts_before_death: tuple[tuple[str, int], ...] = ()
 
     @property
     def size(self) -> int:
@@ -408,27 +408,29 @@ class Piece:
     def halves(self) -> tuple[Piece, Piece]:
         """Return the two halves of the piece. Each half gets one death, because it may have caused the crashes."""
         middle = (self.start + self.stop) // 2
-        return Piece(self.start, middle, 1, self.nodes), Piece(middle, self.stop, 1, self.nodes)
+        return Piece(self.start, middle, 1, self.image_counts_before_death), Piece(
+            middle, self.stop, 1, self.image_counts_before_death
+        )
 
 
 class FaultCounts:
     """Counts crashes and screened images of each node, to decide whether a node or an image causes crashes.
 
-    `done` is the number of images that each node has screened, by name of the node.
+    `screened_image_counts` is the number of images that each node has screened, by name of the node.
     """
 
     def __init__(self) -> None:
-        self.done: dict[str, int] = {}
+        self.screened_image_counts: dict[str, int] = {}
         self._in_a_row: dict[str, int] = {}
         self._max_workers: dict[str, int] = {}
 
-    def set_worker_count(self, node: str, *, workers: int) -> None:
+    def set_worker_count(self, node: str, *, worker_count: int) -> None:
         """Store the number of workers of a node, if it is larger than all earlier numbers for this node."""
-        self._max_workers[node] = max(self._max_workers.get(node, 0), workers)
+        self._max_workers[node] = max(self._max_workers.get(node, 0), worker_count)
 
-    def add_screened_images(self, node: str, images: int) -> None:
-        """Count `images` further screened images of a node. The node's count of failures in a row becomes 0."""
-        self.done[node] = self.done.get(node, 0) + images
+    def add_screened_images(self, node: str, image_count: int) -> None:
+        """Count `image_count` further screened images of a node. The node's count of failures in a row becomes 0."""
+        self.screened_image_counts[node] = self.screened_image_counts.get(node, 0) + image_count
         self._in_a_row.pop(node, None)
 
     def add_failure(self, piece: Piece, node: str) -> Piece:
@@ -437,9 +439,9 @@ class FaultCounts:
         Returns a copy of the piece with one more death.
         """
         self._in_a_row[node] = self._in_a_row.get(node, 0) + 1
-        account = dict(piece.nodes)
-        account.setdefault(node, self.done.get(node, 0))
-        return Piece(piece.start, piece.stop, piece.deaths + 1, tuple(sorted(account.items())))
+        account = dict(piece.image_counts_before_death)
+        account.setdefault(node, self.screened_image_counts.get(node, 0))
+        return Piece(piece.start, piece.stop, piece.death_count + 1, tuple(sorted(account.items())))
 
     def failures_in_a_row(self, node: str) -> int:
         """Return how many times in a row processes of a node have failed, without a screened image in between."""
@@ -465,13 +467,15 @@ class FaultCounts:
         is_last
             Whether this is the last piece. If True, no other piece can show whether the node works.
         """
-        if piece.deaths < DEATHS_BEFORE_IMAGE_FAULT:
+        if piece.death_count < DEATHS_BEFORE_IMAGE_FAULT:
             return False
-        has_worked_since = any(self.done.get(node, 0) > before for node, before in piece.nodes)
+        has_worked_since = any(
+            self.screened_image_counts.get(node, 0) > before for node, before in piece.image_counts_before_death
+        )
         # A single node cannot be compared with other nodes. One screened image must be enough.
-        is_alone = set(nodes) <= {node for node, _ in piece.nodes}
-        has_worked = any(self.done.get(node, 0) for node, _ in piece.nodes)
-        return len(piece.nodes) > 1 or has_worked_since or (is_alone and (has_worked or is_last))
+        is_alone = set(nodes) <= {node for node, _ in piece.image_counts_before_death}
+        has_worked = any(self.screened_image_counts.get(node, 0) for node, _ in piece.image_counts_before_death)
+        return len(piece.image_counts_before_death) > 1 or has_worked_since or (is_alone and (has_worked or is_last))
 
 
 # ---- keys of results

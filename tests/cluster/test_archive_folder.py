@@ -20,7 +20,7 @@ from outcomes import run_spec, screened
 
 
 def test_a_range_is_halved_without_a_gap() -> None:
-    assert Piece(3, 8).halves() == (Piece(3, 5, deaths=1), Piece(5, 8, deaths=1))
+    assert Piece(3, 8).halves() == (Piece(3, 5, death_count=1), Piece(5, 8, death_count=1))
 
 
 def test_remaining_pieces_are_those_without_a_file_of_results(tmp_path: Path) -> None:

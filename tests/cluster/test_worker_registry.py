@@ -140,7 +140,7 @@ def test_with_one_node_an_image_is_to_blame_after_other_images_succeeded_or_as_t
 
 def test_a_node_is_to_blame_by_deaths_in_a_row_and_all_its_workers_end_at_once() -> None:
     faults = FaultCounts()
-    faults.set_worker_count("ward", workers=2)
+    faults.set_worker_count("ward", worker_count=2)
     failed(faults, ONE, *["ward"] * 11)
     assert not faults.is_node_at_fault("ward")
     failed(faults, ONE, "ward")
@@ -156,7 +156,9 @@ def test_a_node_is_to_blame_by_deaths_in_a_row_and_all_its_workers_end_at_once()
 def test_halves_of_a_piece_keep_the_failures_of_the_piece() -> None:
     faults = FaultCounts()
     faults.add_screened_images("ward", 5)
-    assert [half.nodes for half in failed(faults, Piece(0, 4), "ward").halves()] == [(("ward", 5),)] * 2
+    assert [half.image_counts_before_death for half in failed(faults, Piece(0, 4), "ward").halves()] == [
+        (("ward", 5),)
+    ] * 2
 
 
 def test_another_program_version_changes_the_key_of_a_result() -> None:
