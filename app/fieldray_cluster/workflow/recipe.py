@@ -40,7 +40,7 @@ from fieldray_adapt.recipes.tables import (
 # ---- parameters and their samples
 
 
-Value = int | float | str | bool
+ParameterValue = int | float | str | bool
 """A value that a parameter of an experiment may have."""
 Scale = Literal["linear", "log"]
 """The scale on which the values of a range are drawn: linear or logarithmic."""
@@ -60,7 +60,7 @@ class Parameter:
         "linear": numbers are drawn uniformly between the limits. "log": the logarithms of numbers are drawn uniformly.
     """
 
-    values: tuple[Value, ...] = ()
+    values: tuple[ParameterValue, ...] = ()
     low: float = 0.0
     high: float = 0.0
     scale: Scale = "linear"
@@ -114,7 +114,9 @@ def count_combinations(parameters: Mapping[str, Parameter]) -> int:
     return math.prod(len(known.values) for known in parameters.values() if not known.is_range)
 
 
-def draw_samples(parameters: Mapping[str, Parameter], *, count: int, seed: int | str) -> list[dict[str, Value]]:
+def draw_samples(
+    parameters: Mapping[str, Parameter], *, count: int, seed: int | str
+) -> list[dict[str, ParameterValue]]:
     """Draw the parameter values of `count` tasks. Returns for each task the values by name of the parameter.
 
     Equal seeds give equal values.
@@ -139,7 +141,7 @@ def _spread(size: int, count: int, generator: random.Random) -> list[int]:
     return found + generator.sample(range(size), left)
 
 
-def _combination(discrete: Mapping[str, Sequence[Value]], number: int) -> dict[str, Value]:
+def _combination(discrete: Mapping[str, Sequence[ParameterValue]], number: int) -> dict[str, ParameterValue]:
     """Return the combination of discrete values with the index `number` in `itertools.product`, by parameter."""
     found = {}
     for name in reversed(tuple(discrete)):
@@ -156,26 +158,26 @@ def _draw(parameter: Parameter, generator: random.Random) -> float:
     return min(max(number, parameter.low), parameter.high)  # rounding may lead out of the range
 
 
-def _is_value(value: object) -> TypeGuard[Value]:
+def _is_value(value: object) -> TypeGuard[ParameterValue]:
     return isinstance(value, int | float | str | bool) and not (isinstance(value, float) and math.isnan(value))
 
 
 # ---- the recipe
 
 
-PLACEHOLDER: Final = re.compile(r"\{\{(\w+)\}\}")
+PLACEHOLDER_PATTERN: Final = re.compile(r"\{\{(\w+)\}\}")
 """The pattern of a placeholder, such as {{name}}, in the command of an experiment."""
-BUILT_IN_NAMES: Final = ("index", "run", "folder", "here")
+BUILT_IN_PLACEHOLDERS: Final = ("index", "run", "folder", "here")
 """The names of placeholders that every command may use without a parameter.
 
 `index` is the number of the task, from 1. `run` is the run folder, `folder` the task's folder, `here` the recipe's
 folder.
 """
 
-PROGRAM: Final = "fieldray"
+PROGRAM_WORD: Final = "fieldray"
 """The first word of a command for this program, which is replaced by the program that is installed on the node."""
 
-MAX_TASKS: Final = 100_000
+MAX_TASK_COUNT: Final = 100_000
 _FIRST: Final = """
 # An experiment to begin with: two tasks, one for each word.
 [experiments.first]
@@ -193,10 +195,10 @@ def _command_problem(text: str) -> str | None:
         return f"cannot be split into words: {problem}"
     if not words:
         return "is empty"
-    rest = PLACEHOLDER.sub("", text)
+    rest = PLACEHOLDER_PATTERN.sub("", text)
     if "{{" in rest or "}}" in rest:
         return "has braces that are no placeholder: write {{name}}, without spaces"
-    return "must begin with the name of a program" if PLACEHOLDER.search(words[0]) else None
+    return "must begin with the name of a program" if PLACEHOLDER_PATTERN.search(words[0]) else None
 
 
 @table
@@ -232,7 +234,7 @@ class Experiment(RetryPolicy):
         default_factory=dict,
     )
     samples: int = key(
-        "Number of tasks; 0: one task for each combination of listed values.", default=0, low=0, high=MAX_TASKS
+        "Number of tasks; 0: one task for each combination of listed values.", default=0, low=0, high=MAX_TASK_COUNT
     )
     inputs: tuple[str, ...] = key(
         "Files and folders that the command reads. If an input changes, the tasks run again. A file is compared by "
@@ -242,13 +244,17 @@ class Experiment(RetryPolicy):
 
     def validity_rules(self) -> ValidityRules:
         """Return the conditions that the values of this table must fulfil (see `recipes.tables.ValidityRules`)."""
-        used, known = set(PLACEHOLDER.findall(self.command)), set(self.parameters)
-        missing, unused = used - known - set(BUILT_IN_NAMES), known - used
+        used, known = set(PLACEHOLDER_PATTERN.findall(self.command)), set(self.parameters)
+        missing, unused = used - known - set(BUILT_IN_PLACEHOLDERS), known - used
         yield not missing, "command", f"has placeholders without a parameter: {', '.join(sorted(missing))}"
         yield not unused, "parameters", f"are not used in the command: {', '.join(sorted(unused))}"
-        yield not known & set(BUILT_IN_NAMES), "parameters", f"must not be called {', '.join(BUILT_IN_NAMES)}"
-        too_many = f"make {self.task_count} combinations, and at most {MAX_TASKS} are run; give samples"
-        yield self.task_count <= MAX_TASKS, "parameters", too_many
+        yield (
+            not known & set(BUILT_IN_PLACEHOLDERS),
+            "parameters",
+            f"must not be called {', '.join(BUILT_IN_PLACEHOLDERS)}",
+        )
+        too_many = f"make {self.task_count} combinations, and at most {MAX_TASK_COUNT} are run; give samples"
+        yield self.task_count <= MAX_TASK_COUNT, "parameters", too_many
 
     @property
     def task_count(self) -> int:
@@ -272,7 +278,7 @@ class Sweep(RetryPolicy):
     """A search for the best values of a recipe of `fieldray adapt`."""
 
     recipe: Path = key("The recipe of `fieldray adapt` for which the best values are searched.")
-    trials: int = key("Number of trials (trainings with different values).", default=16, low=1, high=MAX_TASKS)
+    trials: int = key("Number of trials (trainings with different values).", default=16, low=1, high=MAX_TASK_COUNT)
     metric: str = key(
         "The figure that decides which trial is best: a key in the rows of history.json. For a list, the mean is used.",
         default="auc",
@@ -391,11 +397,11 @@ def _input_problems(experiment: Mapping[str, Any], at: tuple[str, ...], base: Pa
     parameters = experiment.get("parameters")
     for text in _texts(experiment, "inputs"):
         unknown = (
-            set(PLACEHOLDER.findall(text))
+            set(PLACEHOLDER_PATTERN.findall(text))
             - set(parameters if isinstance(parameters, dict) else ())
-            - set(BUILT_IN_NAMES)
+            - set(BUILT_IN_PLACEHOLDERS)
         )
         if unknown:
             yield Problem((*at, "inputs"), f"have placeholders without a parameter: {', '.join(sorted(unknown))}")
-        elif not (PLACEHOLDER.search(text) or _texts(experiment, "depends_on") or (base / text).exists()):
+        elif not (PLACEHOLDER_PATTERN.search(text) or _texts(experiment, "depends_on") or (base / text).exists()):
             yield Problem((*at, "inputs"), f"name {base / text}, which does not exist")

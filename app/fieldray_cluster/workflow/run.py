@@ -32,10 +32,10 @@ from fieldray_adapt.run import lock_run_folder
 from fieldray_cluster.connection import ConnectionSettings
 from fieldray_cluster.worker_registry import path_fingerprint, result_key, run_with_reconnects
 from fieldray_cluster.workflow.recipe import (
-    PLACEHOLDER,
+    PLACEHOLDER_PATTERN,
     Experiment,
+    ParameterValue,
     RetryPolicy,
-    Value,
     Workflow,
     draw_samples,
     read_workflow,
@@ -79,7 +79,7 @@ class Task:
 
     name: str
     command: tuple[str, ...]
-    parameter_values: Mapping[str, Value]
+    parameter_values: Mapping[str, ParameterValue]
     folder: Path
     inputs: tuple[Path, ...] = ()
 
@@ -103,7 +103,7 @@ def build_graph(workflow: Workflow, *, recipe_folder: Path) -> TaskGraph:
     return {name: _tasks(name, workflow.experiments[name], workflow, recipe_folder) for name in order.static_order()}
 
 
-def fill_command(command: str, values: Mapping[str, Value]) -> tuple[str, ...]:
+def fill_command(command: str, values: Mapping[str, ParameterValue]) -> tuple[str, ...]:
     """Replace the placeholders of a command by values. Returns the words of the command.
 
     The command is split into words first. So a value with spaces, quotes or semicolons is always part of one word. No
@@ -132,11 +132,11 @@ def _tasks(name: str, experiment: Experiment, workflow: Workflow, here: Path) ->
     return tuple(found)
 
 
-def _fill(word: str, values: Mapping[str, Value]) -> str:
-    def text(value: Value) -> str:
+def _fill(word: str, values: Mapping[str, ParameterValue]) -> str:
+    def text(value: ParameterValue) -> str:
         return str(value).lower() if isinstance(value, bool) else str(value)
 
-    return PLACEHOLDER.sub(lambda match: text(values[match[1]]), word)
+    return PLACEHOLDER_PATTERN.sub(lambda match: text(values[match[1]]), word)
 
 
 # ---- the run

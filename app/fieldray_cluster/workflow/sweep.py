@@ -29,7 +29,7 @@ from fieldray_adapt.recipe_actions import recipe_kind_of
 from fieldray_adapt.recipes.tables import Problem, RecipeDocument, RecipeProblems, parse_table
 from fieldray_adapt.run import HISTORY_FILE_NAME
 from fieldray_cluster.worker_registry import path_fingerprint, result_key
-from fieldray_cluster.workflow.recipe import Parameter, RetryPolicy, Sweep, Value, Workflow, read_workflow
+from fieldray_cluster.workflow.recipe import Parameter, ParameterValue, RetryPolicy, Sweep, Workflow, read_workflow
 from fieldray_cluster.workflow.run import TASKS_FOLDER, LineHandler, WorkflowRun, open_workflow_run
 from fieldray_cluster.workflow.tasks import STOP_NAME, Event, TaskSpec
 from fieldray_cluster.workflow.trial_command import with_changed_keys
@@ -141,7 +141,7 @@ def trial_name(number: int) -> str:
     return f"trial-{number + 1:04d}"
 
 
-def trial_values(sweep: Sweep, trial: FrozenTrial) -> dict[str, Value]:
+def trial_values(sweep: Sweep, trial: FrozenTrial) -> dict[str, ParameterValue]:
     """Return the values of a trial by key of the recipe, including keys with a constant value."""
     return {key: known.values[0] if known.is_constant else trial.params[key] for key, known in sweep.keys.items()}
 
@@ -351,7 +351,7 @@ def _require_sweepable(document: RecipeDocument, sweep: Sweep) -> None:
     """Raise RecipeProblems, with all problems, or UsageProblem if a value to try is not valid for the recipe."""
     schema, lines = recipe_kind_of(document).recipe_class, list[str]()
     tried = {key: list(known.values) or [known.low, known.high] for key, known in sweep.keys.items()}
-    first: dict[str, Value] = {key: values[0] for key, values in tried.items()}
+    first: dict[str, ParameterValue] = {key: values[0] for key, values in tried.items()}
     for key, values in tried.items():
         for value in values:
             try:
