@@ -36,7 +36,7 @@ from fieldray_cluster.workflow.run import (
 if TYPE_CHECKING:
     from optuna import Study
 
-REPORT_NAME: Final = "report.html"
+REPORT_FILE_NAME: Final = "report.html"
 """The file name of the report."""
 _MAX_ROWS: Final = 2000
 _MAX_OUTPUTS: Final = 50
@@ -60,13 +60,13 @@ def write_report(path: Path) -> Path:
         from fieldray_cluster.workflow.sweep import read_study
 
         rows = leaderboard(workflow, sweep, read_study(run))
-        write_atomically(run / LEADERBOARD_NAME, json.dumps(rows, indent=1, ensure_ascii=False).encode())
+        write_atomically(run / LEADERBOARD_FILE_NAME, json.dumps(rows, indent=1, ensure_ascii=False).encode())
         title, lead = f"Sweep {path.stem}", f"{len(rows)} trials of {sweep.trials}. {lead}"
         sections = [*_sweep_sections(rows, sweep), tasks]
         recipes.append(CodeBlock(sweep.recipe.read_text(encoding="utf-8")))
     report = Report(title=title, intro=lead, sections=[*sections, Section(title="Recipe", parts=recipes)])
-    write_atomically(run / REPORT_NAME, render_page(report))
-    return run / REPORT_NAME
+    write_atomically(run / REPORT_FILE_NAME, render_page(report))
+    return run / REPORT_FILE_NAME
 
 
 def summary_text(states: Sequence[TaskState]) -> str:
@@ -146,7 +146,7 @@ def _time(seconds: float) -> str | None:
 # ---- sweeps
 
 
-LEADERBOARD_NAME: Final = "leaderboard.json"
+LEADERBOARD_FILE_NAME: Final = "leaderboard.json"
 """The file name of the leaderboard."""
 _STATES: Final = {
     "COMPLETE": "done",
