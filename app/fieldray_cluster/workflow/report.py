@@ -25,8 +25,8 @@ from fieldray_adapt.reports.page import (
 )
 from fieldray_cluster.workflow.recipe import Sweep, Workflow
 from fieldray_cluster.workflow.run import (
-    RECIPE_TEXT_NAME,
-    TASKS_FOLDER,
+    RECIPE_COPY_FILE_NAME,
+    TASKS_FOLDER_NAME,
     TaskState,
     count_statuses,
     read_task_states,
@@ -53,7 +53,7 @@ def write_report(path: Path) -> Path:
     workflow, states = read_workflow_of_last_run(path), read_task_states(path)
     run, sweep = workflow.run, workflow.sweep
     tasks = Section(title="Tasks", parts=[tasks_table(states)])
-    recipes = [CodeBlock((run / RECIPE_TEXT_NAME).read_text(encoding="utf-8"))]
+    recipes = [CodeBlock((run / RECIPE_COPY_FILE_NAME).read_text(encoding="utf-8"))]
     failed = Section(title="What failed", parts=_outputs([state for state in states if state.status == "failed"]))
     title, lead, sections = f"Workflow {path.stem}", summary_text(states), [tasks, failed]
     if sweep:
@@ -98,7 +98,7 @@ def task_row(state: TaskState) -> dict[str, Any]:
         "problem": outcome.problem,
         "values": dict(state.task.parameter_values),
         "command": list(state.task.command),
-        "output": str(state.output) if state.output else None,
+        "output": str(state.output_file) if state.output_file else None,
     }
 
 
@@ -118,10 +118,10 @@ def tasks_table(states: Sequence[TaskState]) -> Table:
 
 def last_output_lines(state: TaskState) -> str:
     """Return the last lines of the output of a task's last attempt; "" without output."""
-    if state.output is None:
+    if state.output_file is None:
         return ""
-    with state.output.open("rb") as stream:
-        stream.seek(max(0, state.output.stat().st_size - _END_BYTES))
+    with state.output_file.open("rb") as stream:
+        stream.seek(max(0, state.output_file.stat().st_size - _END_BYTES))
         text = stream.read().decode(errors="replace")
     return "\n".join(make_visible(line) for line in text.splitlines()[-_END_LINES:])
 
@@ -180,7 +180,7 @@ def leaderboard(workflow: Workflow, sweep: Sweep, study: Study) -> list[dict[str
     found = []
     for trial in study.get_trials(deepcopy=False):
         name = trial_name(trial.number)
-        curve = read_figures(workflow.run / TASKS_FOLDER / name, sweep.metric)
+        curve = read_figures(workflow.run / TASKS_FOLDER_NAME / name, sweep.metric)
         packs = sorted((workflow.run / PACKS_FOLDER / name).glob("*/manifest.json"))
         found.append(
             {

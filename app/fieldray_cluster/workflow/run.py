@@ -55,7 +55,7 @@ from fieldray_cluster.workflow.tasks import (
 # ---- tasks and their dependencies
 
 
-TASKS_FOLDER: Final = "tasks"
+TASKS_FOLDER_NAME: Final = "tasks"
 """The name of the folder in the run folder that has a subfolder for each task."""
 
 
@@ -118,7 +118,7 @@ def _tasks(name: str, experiment: Experiment, workflow: Workflow, here: Path) ->
     found = []
     for index, values in enumerate(rows, start=1):
         own = f"{name}-{index:04d}"
-        folder = workflow.run / TASKS_FOLDER / own
+        folder = workflow.run / TASKS_FOLDER_NAME / own
         known = {**values, "index": index, "run": str(workflow.run), "folder": str(folder), "here": str(here)}
         found.append(
             Task(
@@ -147,7 +147,7 @@ LineHandler = Callable[[str], None]
 StatusCounts = Counter[Status]
 """The number of tasks with each status."""
 
-RECIPE_TEXT_NAME: Final = "recipe.toml"
+RECIPE_COPY_FILE_NAME: Final = "recipe.toml"
 _STOPS: Final = "stops"
 
 
@@ -220,7 +220,7 @@ class WorkflowRun:
             number=self.journal.next_attempt(task),
             command=command,
             module=module,
-            folder=self.workflow.run / TASKS_FOLDER / task,
+            folder=self.workflow.run / TASKS_FOLDER_NAME / task,
             working_folder=working_folder,
             run_folder=self.workflow.run,
             stop_file=self.stop_file,
@@ -254,7 +254,7 @@ def open_workflow_run(workflow: Workflow, path: Path, *, say: LineHandler) -> It
     """
     with lock_run_folder(workflow.run), Journal(workflow.run) as journal:
         stop = workflow.run / _STOPS / secrets.token_hex(8)
-        for folder in (workflow.run / _STOPS, workflow.run / TASKS_FOLDER):
+        for folder in (workflow.run / _STOPS, workflow.run / TASKS_FOLDER_NAME):
             try:
                 folder.mkdir(exist_ok=True)
             except OSError as error:
@@ -262,7 +262,7 @@ def open_workflow_run(workflow: Workflow, path: Path, *, say: LineHandler) -> It
         for left in _drivers(workflow.run):  # files that killed drivers left behind
             left.unlink(missing_ok=True)
         write_atomically(driver_file(stop), b"")
-        write_atomically(workflow.run / RECIPE_TEXT_NAME, path.read_bytes())
+        write_atomically(workflow.run / RECIPE_COPY_FILE_NAME, path.read_bytes())
         try:
             yield WorkflowRun(
                 workflow=workflow, recipe_folder=path.resolve().parent, journal=journal, stop_file=stop, say=say
@@ -317,7 +317,7 @@ class TaskState:
         return self.event.outcome if self.event else Outcome()
 
     @property
-    def output(self) -> Path | None:
+    def output_file(self) -> Path | None:
         """The path of the file with the output of the last attempt; None before the first attempt."""
         path = self.task.folder / f"output-{self.event.number}.txt" if self.event else None
         return path if path and path.is_file() else None
@@ -334,9 +334,9 @@ def read_workflow_of_last_run(path: Path) -> Workflow:
     Raises UsageProblem for an invalid recipe, or if there is no run (workflow_no_run).
     """
     run = read_workflow(path).run
-    if not (run / RECIPE_TEXT_NAME).is_file():
+    if not (run / RECIPE_COPY_FILE_NAME).is_file():
         raise UsageProblem(reason("workflow_no_run", path=run))
-    workflow = RecipeDocument.read(run / RECIPE_TEXT_NAME).parse_as(Workflow).resolve_paths(path.resolve().parent)
+    workflow = RecipeDocument.read(run / RECIPE_COPY_FILE_NAME).parse_as(Workflow).resolve_paths(path.resolve().parent)
     return replace(workflow, run=run)
 
 
@@ -349,7 +349,7 @@ def read_task_states(path: Path) -> list[TaskState]:
     latest = {event.task: event for event in read_events(workflow.run)}
     left = {name: event for name, event in latest.items() if event.status == "running"}
     if is_running(workflow.run):
-        folder = workflow.run / TASKS_FOLDER
+        folder = workflow.run / TASKS_FOLDER_NAME
         latest |= {
             name: replace(event, outcome=running_outcome(folder / name, event.number)) for name, event in left.items()
         }
@@ -361,7 +361,8 @@ def read_task_states(path: Path) -> list[TaskState]:
         return task_states(build_graph(workflow, recipe_folder=path.resolve().parent), latest)
     # The tasks of a sweep are not known in advance.
     tasks = (
-        Task(name=name, command=(), parameter_values={}, folder=workflow.run / TASKS_FOLDER / name) for name in latest
+        Task(name=name, command=(), parameter_values={}, folder=workflow.run / TASKS_FOLDER_NAME / name)
+        for name in latest
     )
     return task_states({"sweep": tuple(tasks)}, latest)
 

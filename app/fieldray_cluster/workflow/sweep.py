@@ -30,7 +30,7 @@ from fieldray_adapt.recipes.tables import Problem, RecipeDocument, RecipeProblem
 from fieldray_adapt.run import HISTORY_FILE_NAME
 from fieldray_cluster.worker_registry import path_fingerprint, result_key
 from fieldray_cluster.workflow.recipe import Parameter, ParameterValue, RetryPolicy, Sweep, Workflow, read_workflow
-from fieldray_cluster.workflow.run import TASKS_FOLDER, LineHandler, WorkflowRun, open_workflow_run
+from fieldray_cluster.workflow.run import TASKS_FOLDER_NAME, LineHandler, WorkflowRun, open_workflow_run
 from fieldray_cluster.workflow.tasks import STOP_NAME, Event, TaskSpec
 from fieldray_cluster.workflow.trial_command import with_changed_keys
 
@@ -290,7 +290,7 @@ class _Trials:
         return read_figures(self._folder(task), self._sweep.metric)
 
     def _folder(self, task: str) -> Path:
-        return self._run.workflow.run / TASKS_FOLDER / task
+        return self._run.workflow.run / TASKS_FOLDER_NAME / task
 
     def _key(self, trial: FrozenTrial, step: str) -> str:
         return result_key(self._settings, trial.number, trial_values(self._sweep, trial), step)
