@@ -58,7 +58,7 @@ class TaskSource(Protocol):
     Implementations are the experiments of a workflow, and the trials of a sweep.
     """
 
-    def restart(self) -> None:
+    def requeue_running_tasks(self) -> None:
         """Queue all tasks again that were running when the connection to the cluster was lost.
 
         Also called once at the start.
@@ -70,10 +70,10 @@ class TaskSource(Protocol):
         If no task is running, None means that no tasks are left.
         """
 
-    def record_end(self, task: str, event: Event) -> None:
+    def record_task_end(self, task: str, event: Event) -> None:
         """Store that the task with the name `task` has ended. `event` has the result."""
 
-    def update(self) -> None:
+    def check_progress(self) -> None:
         """Check the progress of running tasks, and for example stop a poor trial. Called repeatedly."""
 
 
@@ -141,24 +141,24 @@ class TaskRunner:
         If the run is stopped, or no node is left, all running tasks are ended. Raises KeyboardInterrupt,
         IncompatibleNodes, ConnectionLost, StorageProblem, and the exceptions of `source`.
         """
-        source.restart()
+        source.requeue_running_tasks()
         try:
             while not stop_file.exists():
-                while self.free_slots > 0 and (found := source.next_task()):
+                while self.free_slot_count > 0 and (found := source.next_task()):
                     self.submit(*found)
                 if not self._out:
                     return
-                for spec, event in self.finished_tasks(_WAIT_S):
-                    source.record_end(spec.task, event)
-                source.update()
+                for spec, event in self.wait_for_finished_tasks(_WAIT_S):
+                    source.record_task_end(spec.task, event)
+                source.check_progress()
         except (KeyboardInterrupt, IncompatibleNodes):
             self.stop(stop_file)
             raise
         for spec, event in self.stop(stop_file):
-            source.record_end(spec.task, event)
+            source.record_task_end(spec.task, event)
 
     @property
-    def free_slots(self) -> int:
+    def free_slot_count(self) -> int:
         """The number of tasks that could start now; at least 1 if no task is running."""
         threads = sum(int(worker["nthreads"]) for worker in self._registry.workers.values())
         return max(threads, 1) - len(self._out)
@@ -169,7 +169,7 @@ class TaskRunner:
         self._out[spec.task] = work = _Work(spec=spec, policy=policy)
         self._submit(work)
 
-    def finished_tasks(self, wait_s: float) -> list[tuple[TaskSpec, Event]]:
+    def wait_for_finished_tasks(self, wait_s: float) -> list[tuple[TaskSpec, Event]]:
         """Wait at most `wait_s` seconds until tasks have ended. Returns each ended task, with the event of its end.
 
         A failed task that may be repeated is sent again, and is not returned. Raises ConnectionLost, IncompatibleNodes,
@@ -201,7 +201,7 @@ class TaskRunner:
             waiting = [work.future for work in self._out.values() if work.future and not work.spec.start_file.exists()]
             until_s = time.monotonic() + _STOPPING_S
             while any(work.future for work in self._out.values()) and time.monotonic() < until_s:
-                found += self.finished_tasks(_TICK_S)
+                found += self.wait_for_finished_tasks(_TICK_S)
             self._client.cancel(waiting)
         for work in self._out.values():
             problem = Outcome(problem=reason("workflow_stopped").text, was_stopped=True)

@@ -190,7 +190,7 @@ ONCE = Experiment(command="none", retries=0)
 def wait_for_events(runner: TaskRunner, count: int = 1) -> list[Event]:
     """Wait for the end of `count` tasks. Returns their events."""
     found = list[Event]()
-    wait_for(lambda: found.extend(event for _, event in runner.finished_tasks(0.2)) or len(found) >= count)
+    wait_for(lambda: found.extend(event for _, event in runner.wait_for_finished_tasks(0.2)) or len(found) >= count)
     return found
 
 
