@@ -174,14 +174,14 @@ def leaderboard(workflow: Workflow, sweep: Sweep, study: Study) -> list[dict[str
     A row has the state of the trial, the values of the recipe's keys, the trial's figure, the figure after each epoch,
     and the pack if the trial has one.
     """
-    from fieldray_cluster.workflow.sweep import PACKS_FOLDER, best_trial, read_figures, trial_name, trial_values
+    from fieldray_cluster.workflow.sweep import PACKS_FOLDER_NAME, best_trial, read_figures, trial_name, trial_values
 
     best, sign = best_trial(study), -1 if sweep.direction == "maximize" else 1
     found = []
     for trial in study.get_trials(deepcopy=False):
         name = trial_name(trial.number)
         curve = read_figures(workflow.run / TASKS_FOLDER_NAME / name, sweep.metric)
-        packs = sorted((workflow.run / PACKS_FOLDER / name).glob("*/manifest.json"))
+        packs = sorted((workflow.run / PACKS_FOLDER_NAME / name).glob("*/manifest.json"))
         found.append(
             {
                 "trial": name,

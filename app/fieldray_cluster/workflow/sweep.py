@@ -39,12 +39,12 @@ SweepOutcome = Literal["done", "failed", "stopped"]
 EpochValues = list[tuple[int, float]]
 """Pairs of an epoch and the value of a figure, such as the AUC, after the epoch."""
 
-STUDY_FILE: Final = "study.jsonl"
+STUDY_FILE_NAME: Final = "study.jsonl"
 """The name of the file with Optuna's study (values and results of all trials), in the run folder."""
 _STUDY_NAME: Final = "sweep"
-PACKS_FOLDER: Final = "packs"
+PACKS_FOLDER_NAME: Final = "packs"
 """The name of the folder in the run folder that has a subfolder for the packs of each trial."""
-WINNER_TASK: Final = "winner"
+BEST_TRIAL_TASK_NAME: Final = "winner"
 """The name of the task that makes the pack of the best trial."""
 _MODULE: Final = "fieldray_cluster.workflow.trial_command"
 _SETTINGS: Final = "settings"
@@ -86,7 +86,7 @@ def read_study(run: Path) -> optuna.Study:
 
     Raises UsageProblem (workflow_no_run).
     """
-    if not (run / STUDY_FILE).is_file():
+    if not (run / STUDY_FILE_NAME).is_file():
         raise UsageProblem(reason("workflow_no_run", path=run))
     try:
         return optuna.load_study(study_name=_STUDY_NAME, storage=_storage(run))
@@ -96,13 +96,13 @@ def read_study(run: Path) -> optuna.Study:
 
 def _storage(run: Path) -> JournalStorage:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    path = str(run / STUDY_FILE)
+    path = str(run / STUDY_FILE_NAME)
     return JournalStorage(JournalFileBackend(path, lock_obj=JournalFileOpenLock(path)))
 
 
 def _opened_study(run: Path, sweep: Sweep, *, seed: int) -> optuna.Study:
     """Open or create Optuna's study of a sweep in the run folder `run`, which the calling process must have locked."""
-    for left in run.glob(f"{STUDY_FILE}.lock*"):  # Optuna's locks, left by a killed driver
+    for left in run.glob(f"{STUDY_FILE_NAME}.lock*"):  # Optuna's locks, left by a killed driver
         left.unlink(missing_ok=True)
     study = optuna.create_study(
         study_name=_STUDY_NAME, storage=_storage(run), direction=sweep.direction, load_if_exists=True
@@ -169,7 +169,7 @@ class _Trials:
         if self._run.is_stopped or not self._are_trials_over:
             return "stopped"
         best = best_trial(self._study)
-        return "done" if best and self._run.journal.is_done(WINNER_TASK, self._key(best, "run")) else "failed"
+        return "done" if best and self._run.journal.is_done(BEST_TRIAL_TASK_NAME, self._key(best, "run")) else "failed"
 
     def restart(self) -> None:
         """Queue all trials again that were running when the sweep was interrupted (see `TaskSource.restart`)."""
@@ -206,10 +206,10 @@ class _Trials:
 
         A trial that was stopped early is reported as pruned. If the whole sweep was stopped, the trial can resume.
         """
-        if task == WINNER_TASK:
+        if task == BEST_TRIAL_TASK_NAME:
             best = best_trial(self._study)
             self._run.say(
-                f"{WINNER_TASK}: {trial_name(best.number) if best else '-'}. {event.outcome.problem or event.status}"
+                f"{BEST_TRIAL_TASK_NAME}: {trial_name(best.number) if best else '-'}. {event.outcome.problem or event.status}"
             )
             return
         own = self._out.pop(task)
@@ -251,9 +251,9 @@ class _Trials:
         self._has_winner, best = True, best_trial(self._study)
         if best is None:
             raise UsageProblem(reason("sweep_none"))
-        if self._run.journal.is_done(WINNER_TASK, self._key(best, "run")):
+        if self._run.journal.is_done(BEST_TRIAL_TASK_NAME, self._key(best, "run")):
             return None
-        return self._spec(best, "run", WINNER_TASK), self._sweep
+        return self._spec(best, "run", BEST_TRIAL_TASK_NAME), self._sweep
 
     def _begin(self, trial: FrozenTrial) -> None:
         # Optuna has no public way to resume a trial of another process.
@@ -267,7 +267,7 @@ class _Trials:
             "changes": {
                 **trial_values(self._sweep, trial),
                 "run": str(own / "run"),
-                "packs_folder": str(self._run.workflow.run / PACKS_FOLDER / own.name),
+                "packs_folder": str(self._run.workflow.run / PACKS_FOLDER_NAME / own.name),
             },
         }
         return self._run.make_spec(
