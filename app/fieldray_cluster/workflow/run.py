@@ -215,9 +215,9 @@ class WorkflowRun:
             A module of this program to run in place of a command; "" for a command.
         """
         return TaskSpec(
-            task=task,
+            task_name=task,
             key=key,
-            number=self.journal.next_attempt(task),
+            attempt_number=self.journal.next_attempt_number(task),
             command=command,
             module=module,
             folder=self.workflow.run / TASKS_FOLDER_NAME / task,

@@ -33,7 +33,7 @@ from fieldray_cluster.worker_registry import (
 )
 from fieldray_cluster.workflow.recipe import RetryPolicy
 from fieldray_cluster.workflow.tasks import (
-    STOP_NAME,
+    STOP_FILE_NAME,
     Event,
     Journal,
     Outcome,
@@ -149,13 +149,13 @@ class TaskRunner:
                 if not self._out:
                     return
                 for spec, event in self.wait_for_finished_tasks(_WAIT_S):
-                    source.record_task_end(spec.task, event)
+                    source.record_task_end(spec.task_name, event)
                 source.check_progress()
         except (KeyboardInterrupt, IncompatibleNodes):
             self.stop(stop_file)
             raise
         for spec, event in self.stop(stop_file):
-            source.record_task_end(spec.task, event)
+            source.record_task_end(spec.task_name, event)
 
     @property
     def free_slot_count(self) -> int:
@@ -165,8 +165,8 @@ class TaskRunner:
 
     def submit(self, spec: TaskSpec, policy: RetryPolicy) -> None:
         """Send a task to the cluster, to be repeated after failures as `policy` says. Raises StorageProblem."""
-        (spec.folder / STOP_NAME).unlink(missing_ok=True)
-        self._out[spec.task] = work = _Work(spec=spec, policy=policy)
+        (spec.folder / STOP_FILE_NAME).unlink(missing_ok=True)
+        self._out[spec.task_name] = work = _Work(spec=spec, policy=policy)
         self._submit(work)
 
     def wait_for_finished_tasks(self, wait_s: float) -> list[tuple[TaskSpec, Event]]:
@@ -182,7 +182,7 @@ class TaskRunner:
             wait_for_any(self._client, futures, until_s - time.monotonic())
             for work in [work for work in self._out.values() if work.future and work.future.done()]:
                 if event := self._event_of(work):
-                    del self._out[work.spec.task]
+                    del self._out[work.spec.task_name]
                     self._journal.add(event)
                     found.append((work.spec, event))
             if time.monotonic() >= until_s:
@@ -205,7 +205,7 @@ class TaskRunner:
             self._client.cancel(waiting)
         for work in self._out.values():
             problem = Outcome(problem=reason("workflow_stopped").text, was_stopped=True)
-            event = Event(task=work.spec.task, key=work.spec.key, status="stopped", outcome=problem)
+            event = Event(task=work.spec.task_name, key=work.spec.key, status="stopped", outcome=problem)
             self._journal.add(event)
             found.append((work.spec, event))
         self._out.clear()
@@ -213,7 +213,7 @@ class TaskRunner:
 
     def _submit(self, work: _Work) -> None:
         spec = work.spec
-        self._journal.add(Event(task=spec.task, key=spec.key, status="running", number=spec.number))
+        self._journal.add(Event(task=spec.task_name, key=spec.key, status="running", number=spec.attempt_number))
         self._send(work)
 
     def _send(self, work: _Work) -> None:
@@ -226,7 +226,7 @@ class TaskRunner:
             work.future = self._client.submit(
                 self._perform,
                 work.spec,
-                key=f"{work.spec.task}-{work.spec.number}-{uuid.uuid4().hex}",
+                key=f"{work.spec.task_name}-{work.spec.attempt_number}-{uuid.uuid4().hex}",
                 pure=False,
                 workers=list(work.workers),
             )
@@ -259,7 +259,7 @@ class TaskRunner:
             return None
         if result and result.node_problem:
             outcome = replace(result.outcome, was_stopped=True)
-        if outcome and outcome.was_stopped and not (spec.stop_file.exists() or (spec.folder / STOP_NAME).exists()):
+        if outcome and outcome.was_stopped and not (spec.stop_file.exists() or (spec.folder / STOP_FILE_NAME).exists()):
             outcome = None  # the worker ended, but the run and the task were not stopped
         if outcome is None or not (outcome.is_done or outcome.was_stopped):
             if self._tries_again(work, outcome):
@@ -267,7 +267,12 @@ class TaskRunner:
             outcome = outcome or self._lost(work)
         status: Status = "stopped" if outcome.was_stopped else "done" if outcome.is_done else "failed"
         return Event(
-            task=spec.task, key=spec.key, status=status, number=spec.number, lost=work.lost_workers, outcome=outcome
+            task=spec.task_name,
+            key=spec.key,
+            status=status,
+            number=spec.attempt_number,
+            lost=work.lost_workers,
+            outcome=outcome,
         )
 
     def _tries_again(self, work: _Work, outcome: Outcome | None) -> bool:
@@ -287,7 +292,7 @@ class TaskRunner:
         return True
 
     def _submit_again(self, work: _Work) -> None:
-        work.spec = replace(work.spec, number=work.spec.number + 1)
+        work.spec = replace(work.spec, number=work.spec.attempt_number + 1)
         self._submit(work)
 
     def _answer(self, work: _Work) -> TaskResult | None:
@@ -308,5 +313,5 @@ class TaskRunner:
 
     def _lost(self, work: _Work) -> Outcome:
         """Return the outcome of a task whose workers were lost, with the name of the last worker."""
-        so_far = running_outcome(work.spec.folder, work.spec.number)
+        so_far = running_outcome(work.spec.folder, work.spec.attempt_number)
         return replace(so_far, problem=reason("workflow_worker_lost", count=work.lost_workers).text)

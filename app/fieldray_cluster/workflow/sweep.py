@@ -31,7 +31,7 @@ from fieldray_adapt.run import HISTORY_FILE_NAME
 from fieldray_cluster.worker_registry import path_fingerprint, result_key
 from fieldray_cluster.workflow.recipe import Parameter, ParameterValue, RetryPolicy, Sweep, Workflow, read_workflow
 from fieldray_cluster.workflow.run import TASKS_FOLDER_NAME, LineHandler, WorkflowRun, open_workflow_run
-from fieldray_cluster.workflow.tasks import STOP_NAME, Event, TaskSpec
+from fieldray_cluster.workflow.tasks import STOP_FILE_NAME, Event, TaskSpec
 from fieldray_cluster.workflow.trial_command import with_changed_keys
 
 SweepOutcome = Literal["done", "failed", "stopped"]
@@ -236,7 +236,7 @@ class _Trials:
         """Report new figures of running trials to Optuna, and stop poor trials (see `TaskSource.update`)."""
         for task, own in self._out.items():
             if self._report(task, own) and own.should_prune():
-                write_atomically(self._folder(task) / STOP_NAME, b"")
+                write_atomically(self._folder(task) / STOP_FILE_NAME, b"")
 
     @property
     def _are_trials_over(self) -> bool:

@@ -39,7 +39,7 @@ from fieldray_cluster.workflow.recipe import PROGRAM_WORD
 # ---- the journal
 
 
-JOURNAL_NAME: Final = "journal.jsonl"
+JOURNAL_FILE_NAME: Final = "journal.jsonl"
 """The name of the file, in the run folder, with the events of all tasks."""
 Status = Literal["waiting", "running", "done", "failed", "blocked", "stopped", "pruned"]
 """The status of a task.
@@ -115,7 +115,7 @@ class Journal:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / JOURNAL_NAME
+        self._path = folder / JOURNAL_FILE_NAME
         self.latest: dict[str, Event] = {}
         self.numbers: dict[str, int] = {}
         self.ended = 0  # number of events that end a task, since the journal was opened
@@ -152,7 +152,7 @@ class Journal:
         known = self.latest.get(task)
         return known is not None and known.status in ("done", "pruned") and known.key == key
 
-    def next_attempt(self, task: str) -> int:
+    def next_attempt_number(self, task: str) -> int:
         """Return the number of the next attempt at the task `task`, from 1."""
         return self.numbers.get(task, 0) + 1
 
@@ -166,7 +166,7 @@ def read_events(folder: Path) -> Iterator[Event]:
 
     Raises UsageProblem (workflow_journal) for a damaged journal, and StorageProblem.
     """
-    path = folder / JOURNAL_NAME
+    path = folder / JOURNAL_FILE_NAME
     try:
         lines = path.read_bytes().split(b"\n") if path.is_file() else [b""]
     except OSError as error:
@@ -188,9 +188,9 @@ def _cut_unfinished(path: Path) -> None:
 # ---- execution by a worker
 
 
-OUTCOME_NAME: Final = "outcome.json"
+OUTCOME_FILE_NAME: Final = "outcome.json"
 """The name of the file, in a task's folder, with the outcome of the task."""
-STOP_NAME: Final = "stop"
+STOP_FILE_NAME: Final = "stop"
 """The name of a file that, if it exists in a task's folder, stops the task."""
 _LOCK: Final = "task.lock"
 _TICK_S: Final = 0.2
@@ -220,9 +220,9 @@ class TaskSpec:
         The path of a file that ends the command when it appears. Each start of the workflow has a file of its own.
     """
 
-    task: str
+    task_name: str
     key: str
-    number: int
+    attempt_number: int
     command: tuple[str, ...]
     folder: Path
     working_folder: Path
@@ -231,24 +231,24 @@ class TaskSpec:
     module: str = ""
 
     @property
-    def output(self) -> Path:
+    def output_file(self) -> Path:
         """The path of the file for standard output and standard error of the command."""
-        return self.folder / f"output-{self.number}.txt"
+        return self.folder / f"output-{self.attempt_number}.txt"
 
     @property
     def start_file(self) -> Path:
         """The path of the file that a worker writes at the start of the attempt: the worker's name and the time."""
-        return _mark(self.folder, self.number)
+        return _mark(self.folder, self.attempt_number)
 
 
-def running_outcome(folder: Path, number: int) -> Outcome:
+def running_outcome(folder: Path, attempt_number: int) -> Outcome:
     """Return the outcome until now of a running attempt: worker, start time and elapsed seconds.
 
-    `folder` is the task's folder, `number` the number of the attempt. Returns an empty outcome if the attempt has not
+    `folder` is the task's folder, `attempt_number` the number of the attempt. Returns an empty outcome if the attempt has not
     started.
     """
     try:
-        outcome = parse_json(_mark(folder, number).read_bytes(), Outcome)
+        outcome = parse_json(_mark(folder, attempt_number).read_bytes(), Outcome)
     except (OSError, ValueError):
         return Outcome()
     return replace(outcome, seconds=max(0.0, round(time.time() - outcome.began, 3)))
@@ -281,7 +281,9 @@ def check_node(run_folder: Path) -> Reason | None:
     A folder without a journal is probably a network share that is not mounted.
     """
     return (
-        None if (run_folder / JOURNAL_NAME).is_file() else reason("workflow_node_folder", node=_node(), path=run_folder)
+        None
+        if (run_folder / JOURNAL_FILE_NAME).is_file()
+        else reason("workflow_node_folder", node=_node(), path=run_folder)
     )
 
 
@@ -314,7 +316,7 @@ def perform_task(spec: TaskSpec) -> TaskResult:
 
 
 def _sees_run(spec: TaskSpec) -> bool:
-    return (spec.run_folder / JOURNAL_NAME).is_file() and driver_file(spec.stop_file).is_file()
+    return (spec.run_folder / JOURNAL_FILE_NAME).is_file() and driver_file(spec.stop_file).is_file()
 
 
 def _unable(spec: TaskSpec, node: str, began: float, why: Reason) -> TaskResult:
@@ -329,13 +331,13 @@ def _performed(spec: TaskSpec, node: str, began: float) -> Outcome:
     with _alone(spec):
         if known := _known(spec):
             return known
-        (spec.folder / OUTCOME_NAME).unlink(missing_ok=True)  # deletes an outcome of other settings
+        (spec.folder / OUTCOME_FILE_NAME).unlink(missing_ok=True)  # deletes an outcome of other settings
         write_atomically(spec.start_file, json.dumps(asdict(Outcome(node=node, began=began))).encode())
         outcome = _run(spec, node, began)
-        content = {"key": spec.key, "number": spec.number, "outcome": asdict(outcome)}
+        content = {"key": spec.key, "number": spec.attempt_number, "outcome": asdict(outcome)}
         if not _sees_run(spec):  # writing would create a folder that was deleted
             raise FileNotFoundError(errno.ENOENT, "the run's folder is no longer there")
-        write_atomically(spec.folder / OUTCOME_NAME, json.dumps(content).encode())
+        write_atomically(spec.folder / OUTCOME_FILE_NAME, json.dumps(content).encode())
         return outcome
 
 
@@ -364,10 +366,10 @@ class _Known:
 def _known(spec: TaskSpec) -> Outcome | None:
     """Return the stored outcome of a task if it belongs to this specification; else None."""
     try:
-        known = parse_json((spec.folder / OUTCOME_NAME).read_bytes(), _Known)
+        known = parse_json((spec.folder / OUTCOME_FILE_NAME).read_bytes(), _Known)
     except (OSError, ValueError):
         return None
-    is_it = known.key == spec.key and (known.outcome.is_done or known.number == spec.number)
+    is_it = known.key == spec.key and (known.outcome.is_done or known.number == spec.attempt_number)
     return known.outcome if is_it else None
 
 
@@ -417,7 +419,7 @@ def _command_of(spec: TaskSpec) -> dict[str, Any]:
         words = python_command(spec.module, *words)
     elif words[0] == PROGRAM_WORD:
         words = program_command(*words[1:])
-    return {"command": words, "folder": str(spec.working_folder), "output": str(spec.output)}
+    return {"command": words, "folder": str(spec.working_folder), "output": str(spec.output_file)}
 
 
 def _close_input(guard: subprocess.Popen[bytes]) -> None:
@@ -428,7 +430,7 @@ def _close_input(guard: subprocess.Popen[bytes]) -> None:
 
 def _is_stopped(spec: TaskSpec) -> bool:
     """Return whether the command must stop: the run or the task was stopped, or this worker is ending."""
-    return spec.stop_file.exists() or (spec.folder / STOP_NAME).exists() or _is_ending()
+    return spec.stop_file.exists() or (spec.folder / STOP_FILE_NAME).exists() or _is_ending()
 
 
 def _is_ending() -> bool:

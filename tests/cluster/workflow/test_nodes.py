@@ -26,7 +26,7 @@ from fieldray_cluster.worker_registry import IncompatibleNodes
 from fieldray_cluster.workflow.recipe import Experiment
 from fieldray_cluster.workflow.runner import TaskRunner
 from fieldray_cluster.workflow.tasks import (
-    JOURNAL_NAME,
+    JOURNAL_FILE_NAME,
     Event,
     Journal,
     Outcome,
@@ -78,9 +78,9 @@ def unfit() -> contextlib.AbstractContextManager[object]:
 
 def spec_in(folder: Path, number: int = 1, *, ends: str = "0") -> TaskSpec:
     return TaskSpec(
-        task="a-0001",
+        task_name="a-0001",
         key="k",
-        number=number,
+        attempt_number=number,
         command=(sys.executable, "-c", f"print('begun'); raise SystemExit({ends})"),
         folder=folder / "a-0001",
         working_folder=folder,
@@ -177,7 +177,7 @@ def performers() -> dict[str, Callable[[TaskSpec], TaskResult]]:
 
     def end(spec: TaskSpec) -> TaskResult:
         """Report a stopped task the first time, like a worker that is ending."""
-        outcome = Outcome(node="local/1", was_stopped=True) if spec.number == 1 else Outcome(exit_code=0)
+        outcome = Outcome(node="local/1", was_stopped=True) if spec.attempt_number == 1 else Outcome(exit_code=0)
         return TaskResult(spec=spec, outcome=outcome)
 
     return {name: function for name, function in locals().items() if callable(function)}
@@ -276,10 +276,10 @@ def test_events_of_a_journal_are_read_again(tmp_path: Path) -> None:
     done = Event(task="a-0001", key="k", status="done", number=2, outcome=Outcome(exit_code=0, node="n", seconds=1.5))
     with Journal(tmp_path) as journal:
         journal.add(Event(task="a-0001", key="k", status="running", number=1))
-        assert not journal.is_done("a-0001", "k") and journal.next_attempt("a-0001") == 2
+        assert not journal.is_done("a-0001", "k") and journal.next_attempt_number("a-0001") == 2
         journal.add(done)
     with Journal(tmp_path) as journal:
-        assert journal.latest == {"a-0001": done} and journal.next_attempt("a-0001") == 3
+        assert journal.latest == {"a-0001": done} and journal.next_attempt_number("a-0001") == 3
         assert journal.is_done("a-0001", "k") and not journal.is_done("a-0001", "other")
     assert [event.status for event in read_events(tmp_path)] == ["running", "done"]
 
@@ -287,7 +287,7 @@ def test_events_of_a_journal_are_read_again(tmp_path: Path) -> None:
 def test_a_truncated_line_of_a_journal_is_ignored(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal:
         journal.add(Event(task="a", key="k", status="done", number=1))
-    path = tmp_path / JOURNAL_NAME
+    path = tmp_path / JOURNAL_FILE_NAME
     path.write_bytes(path.read_bytes() + b'{"task": "b", "key"')
     with Journal(tmp_path) as journal:
         journal.add(Event(task="c", key="k", status="done", number=1))
@@ -295,6 +295,6 @@ def test_a_truncated_line_of_a_journal_is_ignored(tmp_path: Path) -> None:
 
 
 def test_a_damaged_line_of_a_journal_is_named(tmp_path: Path) -> None:
-    (tmp_path / JOURNAL_NAME).write_text('{"task": 1}\n')
+    (tmp_path / JOURNAL_FILE_NAME).write_text('{"task": 1}\n')
     with pytest.raises(UsageProblem, match="damaged in line 1"):
         list(read_events(tmp_path))
