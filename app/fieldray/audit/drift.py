@@ -65,15 +65,15 @@ class Drift:
                        percentage of images in the last bin
     """
 
-    of: DriftQuantity
-    against: DriftReference
+    quantity: DriftQuantity
+    reference_kind: DriftReference
     index: float
     limit: float
-    images: int
-    reference: int
-    is_more: bool
-    now: float
-    before: float
+    image_count: int
+    reference_image_count: int
+    is_last_bin_larger: bool
+    run_value: float
+    reference_value: float
 
     @property
     def exceeds_limit(self) -> bool:
@@ -81,22 +81,22 @@ class Drift:
 
         A drift of "evidence" counts only if the heat maps lie less inside the lungs than those of the reference images.
         """
-        return self.index > self.limit and (self.is_more or self.of != "evidence")
+        return self.index > self.limit and (self.is_last_bin_larger or self.quantity != "evidence")
 
     @property
     def summary(self) -> Reason:
         """A message for a person: how far the images of the run differ from the reference."""
-        is_pack = self.against == "pack"
-        digits = 2 if self.of == "scores" else 0
+        is_pack = self.reference_kind == "pack"
+        digits = 2 if self.quantity == "scores" else 0
         return reason(
-            f"drift_{self.of}",
+            f"drift_{self.quantity}",
             reference="the images that the pack was measured on" if is_pack else "earlier images of this folder",
-            now=f"{self.now:.{digits}f}",
-            before=f"{self.before:.{digits}f}",
+            now=f"{self.run_value:.{digits}f}",
+            before=f"{self.reference_value:.{digits}f}",
             index=f"{self.index:.2f}",
             limit=f"{self.limit:.2f}",
-            images=self.images,
-            others=self.reference,
+            images=self.image_count,
+            others=self.reference_image_count,
         )
 
 
@@ -128,13 +128,13 @@ def measure_drift(
     limit = max(chance, EVIDENCE_DRIFT_LIMIT if quantity == "evidence" else MIN_NOTABLE_DRIFT)
     is_more = bool(p[-1] > q[-1])
     return Drift(
-        of=quantity,
-        against=reference_kind,
+        quantity=quantity,
+        reference_kind=reference_kind,
         index=index,
         limit=limit,
-        images=images,
-        reference=reference,
-        is_more=is_more,
+        image_count=images,
+        reference_image_count=reference,
+        is_last_bin_larger=is_more,
         **levels,
     )
 

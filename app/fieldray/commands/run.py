@@ -192,7 +192,9 @@ class PackSummary:
         with HistoryQuery(database) as query:
             found = drifts_of(query, query.run(pack_in_run.run_id), pack_in_run.position, self.model.manifest)
         for drift in found:
-            if drift.exceeds_limit and drift.of != "evidence":  # already printed with the notes at the end of the run
+            if (
+                drift.exceeds_limit and drift.quantity != "evidence"
+            ):  # already printed with the notes at the end of the run
                 yield self.line_prefix + drift.summary.text
 
 

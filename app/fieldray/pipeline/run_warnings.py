@@ -55,4 +55,4 @@ def warnings_of_run(query: HistoryQuery, run: Run, position: int, manifest: Mani
     if manifest is None:
         return notes
     drifts = drifts_of(query, run, position, manifest)
-    return (*notes, *(found.summary for found in drifts if found.of == "evidence" and found.exceeds_limit))
+    return (*notes, *(found.summary for found in drifts if found.quantity == "evidence" and found.exceeds_limit))

@@ -27,7 +27,7 @@ def test_only_a_run_with_changed_histograms_exceeds_the_limits() -> None:
     moved = drift_histograms(_gists(60, 0.85, 30, refused=60), "opacity")
     assert not any(drift.exceeds_limit for drift in compare_histograms(same, before, reference_kind="earlier"))
     out = compare_histograms(moved, before, reference_kind="earlier")
-    assert [drift.of for drift in out if drift.exceeds_limit] == ["scores", "refused", "exposure"]
+    assert [drift.quantity for drift in out if drift.exceeds_limit] == ["scores", "refused", "exposure"]
     assert (
         "score is 0.85 in this run, and 0.25 in the reference (earlier images of this folder)." in out[0].summary.text
     )

@@ -225,7 +225,7 @@ def test_drift_is_reported_only_beyond_chance() -> None:
     ]
     assert np.mean(outs) < 0.1  # reference and runs are of one population: about 5 in 100 exceed the limit
     moved = measure_drift(score_histogram(list(generator.beta(4, 2, 80))), reference, quantity="scores")
-    assert moved.exceeds_limit and moved.images == 80 and moved.reference == 2000
+    assert moved.exceeds_limit and moved.image_count == 80 and moved.reference_image_count == 2000
 
 
 def test_psi_equals_a_value_by_hand_and_empty_bins_are_refused() -> None:

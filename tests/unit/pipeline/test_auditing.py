@@ -268,9 +268,9 @@ def test_drift_is_against_other_images_of_earlier_runs_with_the_same_settings(st
     alike = keep(store.path, collection(model, name="alike-"), spec=spec(model))
     assert [found.exceeds_limit for found in drifts(store.path, alike, model)] == [False, False, False]
     moved = keep(store.path, collection(model, name="moved-", shift=0.4, grey=20), spec=spec(model))
-    found = {drift.of: drift for drift in drifts(store.path, moved, model)}
+    found = {drift.quantity: drift for drift in drifts(store.path, moved, model)}
     assert {of for of, drift in found.items() if drift.exceeds_limit} == {"scores", "exposure"}
-    assert found["scores"].reference == 150  # 75 of each of two folders, once
+    assert found["scores"].reference_image_count == 150  # 75 of each of two folders, once
 
 
 def test_drift_does_not_compare_with_images_of_another_folder(store: ResultStore, model: Model) -> None:
@@ -288,13 +288,13 @@ def test_drift_does_not_compare_with_images_of_another_folder(store: ResultStore
     assert drifts(store.path, south, model) == ()
     assert not any(found.exceeds_limit for found in drifts(store.path, kept("/data/north/2026-11-28"), model))
     moved = drifts(store.path, kept("/data/north/2026-11-29", shift=0.4, grey=20), model)
-    assert {found.of for found in moved if found.exceeds_limit} == {"scores", "exposure"}
-    said = {found.of: found.summary.text for found in moved}
+    assert {found.quantity for found in moved if found.exceeds_limit} == {"scores", "exposure"}
+    said = {found.quantity: found.summary.text for found in moved}
     assert "in the reference (earlier images of this folder)" in said["scores"]
     # For grey 20 and 120, given by the middles of bins of 25.6 levels.
     assert "is 13 in this run, and 115 in the reference" in said["exposure"]
     whole = drifts(store.path, kept("/data"), model)
-    assert {found.reference for found in whole} == {300, 320}
+    assert {found.reference_image_count for found in whole} == {300, 320}
 
 
 def test_drift_against_the_packs_scores_needs_their_distribution(store: ResultStore, model: Model) -> None:
@@ -309,7 +309,12 @@ def test_drift_against_the_packs_scores_needs_their_distribution(store: ResultSt
     compared = audit_run(store.path, PackOfRun(run_id), asked, model=known)
     assert "drift_no_reference" not in [note.code for note in compared.audit.notes]
     (drift,) = compared.drifts
-    assert (drift.against, drift.reference, drift.images, drift.exceeds_limit) == ("pack", 500, 75, True)
+    assert (drift.reference_kind, drift.reference_image_count, drift.image_count, drift.exceeds_limit) == (
+        "pack",
+        500,
+        75,
+        True,
+    )
 
 
 def test_files_with_one_uid_and_different_pixels_are_reported(store: ResultStore, model: Model) -> None:
