@@ -25,11 +25,11 @@ class Agreement:
 
     first: str
     second: str
-    units: int
-    agreed: int
+    unit_count: int
+    agreed_count: int
     kappa: float
-    low: float
-    high: float
+    kappa_low: float
+    kappa_high: float
 
 
 def agreements(
@@ -58,7 +58,15 @@ def agreements(
         if found := metrics.kappa(one, other, patients=[unit.patient for unit in units]):
             kappa, low, high = found
             alike = int((one == other).sum())
-            yield Agreement(first=first, second=second, units=len(units), agreed=alike, kappa=kappa, low=low, high=high)
+            yield Agreement(
+                first=first,
+                second=second,
+                unit_count=len(units),
+                agreed_count=alike,
+                kappa=kappa,
+                kappa_low=low,
+                kappa_high=high,
+            )
 
     for name, truths in judges.items() if points else ():
         units = judged(truths, [case for case in cases if case.image in truths])

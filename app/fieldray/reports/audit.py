@@ -86,11 +86,11 @@ class AuditText(AuditSubjectText):
         text = self.translator.text
         names = {"pack": text("the pack"), "reference": text("the reference labels")}
         first, second = (names.get(one) or text("reader {name}", name=one) for one in (found.first, found.second))
-        counts = text("{count} of {of}", count=found.agreed, of=found.units)
+        counts = text("{count} of {of}", count=found.agreed_count, of=found.unit_count)
         what = text(
             "Cohen's kappa between {first} and {second}, with the number of equal decisions", first=first, second=second
         )
-        return FigureRow(what, counts, self._kappa(found.kappa, found.low, found.high))
+        return FigureRow(what, counts, self._kappa(found.kappa, found.kappa_low, found.kappa_high))
 
     def _point(self, at: PointPerformance) -> list[FigureRow]:
         translator = self.translator

@@ -201,7 +201,7 @@ def test_kappas_are_those_of_scikit_learn_and_their_interval_is_that_of_fleiss()
     said |= {name: list(own.values()) for name, own in readers.items()}
     for (first, second), one in found.items():
         assert one.kappa == pytest.approx(cohen_kappa_score(said[first], said[second]))
-        assert one.agreed == sum(a == b for a, b in zip(said[first], said[second], strict=True))
+        assert one.agreed_count == sum(a == b for a, b in zip(said[first], said[second], strict=True))
     # statsmodels 0.15.0, cohens_kappa([[20, 5], [10, 15]]): kappa_low 0.151092, kappa_upp 0.648908
     first = np.repeat([True, True, False, False], [20, 5, 10, 15])
     second = np.repeat([True, False, True, False], [20, 5, 10, 15])
