@@ -74,7 +74,7 @@ class CalibrationBin:
     """
 
     mean_score: float
-    positives: Share
+    positive_share: Share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

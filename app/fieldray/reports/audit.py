@@ -404,7 +404,7 @@ class AuditText(AuditSubjectText):
         steps = plan.rows_by_subgroup[ALL_UNITS_SUBGROUP].values() if plan else ()
         line = tuple((step.referred / PLAN_UNIT_COUNT, step.sensitivity.value) for step in steps)
         marks = tuple(
-            (one.mean_score, one.positives.value, one.positives.low, one.positives.high)
+            (one.mean_score, one.positive_share.value, one.positive_share.low, one.positive_share.high)
             for one in found.calibration_bins
         )
         return (

@@ -123,8 +123,8 @@ def test_calibration_bins_hold_all_images_and_observed_shares() -> None:
     cases = drawn(400)
     scores, truth, patients = figures.arrays_of_scored_cases(cases)
     bins = figures.calibration_bins(scores, truth, patients=patients)
-    assert len(bins) == 10 and sum(b.positives.of for b in bins) == 400
-    assert sum(b.positives.count for b in bins) == truth.sum()
+    assert len(bins) == 10 and sum(b.positive_share.of for b in bins) == 400
+    assert sum(b.positive_share.count for b in bins) == truth.sum()
     assert [b.mean_score for b in bins] == sorted(b.mean_score for b in bins)
     assert len(figures.calibration_bins(scores[:30], truth[:30], patients=patients[:30])) == 1
 
