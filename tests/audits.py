@@ -22,7 +22,7 @@ from fieldray.domain.image import ImageHeader
 from fieldray.domain.model import OperatingPoint
 from outcomes import POINT
 
-PRICES = ScreeningPrices(screening=2.0, test=20.0)
+PRICES = ScreeningPrices(screening=2.0, test_price=20.0)
 PATIENTS = CountingRule(unit="patient")
 
 
@@ -53,8 +53,8 @@ def audit_report(
         )  # fmt: skip
     point, names = points[0], {"en": text, "uk": text}
     subject = AuditSubject(
-        pack=text, names=names, trust="signed", fingerprint="ab12", model_sha256="c" * 64, label=point.label,
-        meaning=names, labels_from=text, run_id=3, paths=("/знімки", text), program_version=text, audited_s=1e9,
+        pack=text, pack_names=names, trust="signed", fingerprint="ab12", model_sha256="c" * 64, label=point.label,
+        meaning=names, label_source=text, run_id=3, paths=("/знімки", text), program_version=text, audited_s=1e9,
     )  # fmt: skip
     proposal = propose_operating_point(cases, label=point.label, base_point=point, rule=rule, wanted=ProposalGoal())
     thresholds = proposal.threshold, point.threshold
@@ -73,12 +73,12 @@ def _paired_with_another(side: ComparedPack) -> PackComparison:
     """Return a comparison of this pack with another one of equal name."""
     figures = [
         PairedFigure(
-            of=of, first=POINT.sensitivity, second=POINT.specificity, difference=-0.2, low=-0.25, high=0.01,
-            only_right=None if of == "auc" else (12, 3),
+            name=of, first=POINT.sensitivity, second=POINT.specificity, difference=-0.2, low=-0.25, high=0.01,
+            only_right_counts=None if of == "auc" else (12, 3),
         )
         for of in ("auc", "detected", "falsely_referred", "sensitivity", "specificity")
     ]  # fmt: skip
     return PackComparison(
-        first=side, second=side, images=60, units=31, patients=31, both=58, only_first=1, only_second=1, elsewhere=3,
+        first=side, second=side, image_count=60, unit_count=31, patient_count=31, both_assessed_count=58, only_first_assessed_count=1, only_second_assessed_count=1, missing_image_count=3,
         figures=tuple(figures),
     )  # fmt: skip

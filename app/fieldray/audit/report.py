@@ -84,14 +84,14 @@ class ThresholdProposal:
 
     label: str
     rule: CountingRule
-    wanted: ProposalGoal
+    goal: ProposalGoal
     threshold: float
     unsure_low: float
     unsure_high: float
     sensitivity: Share
     specificity: Share
-    images: int
-    patients: int
+    image_count: int
+    patient_count: int
 
     @property
     def reaches_goal(self) -> bool:
@@ -99,11 +99,11 @@ class ThresholdProposal:
 
         The goal may be out of reach if many units were not assessed or are to be read first.
         """
-        if self.wanted.threshold is not None:
+        if self.goal.threshold is not None:
             return True
-        if self.wanted.specificity is not None:
-            return self.specificity.value >= self.wanted.specificity - _ROUNDING
-        return self.sensitivity.value >= self.wanted.sensitivity - _ROUNDING
+        if self.goal.specificity is not None:
+            return self.specificity.value >= self.goal.specificity - _ROUNDING
+        return self.sensitivity.value >= self.goal.sensitivity - _ROUNDING
 
 
 def propose_operating_point(
@@ -145,14 +145,14 @@ def propose_operating_point(
     return ThresholdProposal(
         label=label,
         rule=rule,
-        wanted=wanted,
+        goal=wanted,
         threshold=chosen,
         unsure_low=low,
         unsure_high=high,
         sensitivity=hits,
         specificity=spared,
-        images=len(cases),
-        patients=len(set(patients)),
+        image_count=len(cases),
+        patient_count=len(set(patients)),
     )
 
 
@@ -170,19 +170,19 @@ class AuditSubject:
     """
 
     pack: str
-    names: Mapping[str, str]
+    pack_names: Mapping[str, str]
     trust: Trust
     fingerprint: str
     model_sha256: str
     label: str
     meaning: Mapping[str, str]
-    labels_from: str
+    label_source: str
     run_id: int
     paths: tuple[str, ...]
     program_version: str
     audited_s: float
     lungs_pack: str = ""
-    position: int = 0
+    pack_position: int = 0
     class_names: Mapping[str, Mapping[str, str]] | None = None
 
     @property
@@ -208,7 +208,7 @@ class ComparedPack:
     pack: str
     label: str
     point: OperatingPoint | None
-    position: int = 0
+    pack_position: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,13 +224,13 @@ class PairedFigure:
                            pack judged correctly; None for "auc"
     """
 
-    of: str
+    name: str
     first: Estimate
     second: Estimate
     difference: float
     low: float
     high: float
-    only_right: tuple[int, int] | None = None
+    only_right_counts: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,13 +248,13 @@ class PackComparison:
 
     first: ComparedPack
     second: ComparedPack
-    images: int
-    units: int
-    patients: int
-    both: int
-    only_first: int
-    only_second: int
-    elsewhere: int
+    image_count: int
+    unit_count: int
+    patient_count: int
+    both_assessed_count: int
+    only_first_assessed_count: int
+    only_second_assessed_count: int
+    missing_image_count: int
     figures: tuple[PairedFigure, ...]
     kappa: tuple[float, float, float] | None = None
 
@@ -288,7 +288,7 @@ def compare_packs(
         raise UsageProblem(reason("audit_pairs_one_class", run=second.run_id, images=len(images), both=len(scored)))
     areas = [metrics.auc_estimate(own, truth, patients=patients) for own in (scores, of_second)]
     value, low, high = metrics.auc_difference(np.column_stack([scores, of_second]), truth, patients=patients)
-    figures = [PairedFigure(of="auc", first=areas[0], second=areas[1], difference=value, low=low, high=high)]
+    figures = [PairedFigure(name="auc", first=areas[0], second=areas[1], difference=value, low=low, high=high)]
     kappa = None
     if first.point and second.point:
         edges = rule.referral_score(first.point), rule.referral_score(second.point)
@@ -298,13 +298,13 @@ def compare_packs(
     return PackComparison(
         first=first,
         second=second,
-        images=len(images),
-        units=len(pairs),
-        patients=len({case.patient for case in images}),
-        both=len(both),
-        only_first=sum(is_assessed(one) for one, _ in pairs) - len(both),
-        only_second=sum(is_assessed(other) for _, other in pairs) - len(both),
-        elsewhere=len(cases) - len(images),
+        image_count=len(images),
+        unit_count=len(pairs),
+        patient_count=len({case.patient for case in images}),
+        both_assessed_count=len(both),
+        only_first_assessed_count=sum(is_assessed(one) for one, _ in pairs) - len(both),
+        only_second_assessed_count=sum(is_assessed(other) for _, other in pairs) - len(both),
+        missing_image_count=len(cases) - len(images),
         figures=tuple(figures),
         kappa=kappa,
     )
@@ -341,7 +341,9 @@ def _figure(of: str, hits: NDArray[np.bool_], patients: Sequence[str], *, is_wro
     value, low, high = metrics.share_difference(hits[:, 0], hits[:, 1], patients=patients)
     alone = int((hits[:, 0] & ~hits[:, 1]).sum()), int((hits[:, 1] & ~hits[:, 0]).sum())
     only_right = (alone[1], alone[0]) if is_wrong else alone
-    return PairedFigure(of=of, first=first, second=second, difference=value, low=low, high=high, only_right=only_right)
+    return PairedFigure(
+        name=of, first=first, second=second, difference=value, low=low, high=high, only_right_counts=only_right
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -382,8 +384,8 @@ class ScreeningPrices:
     """
 
     screening: float = 0.0
-    test: float = 0.0
-    unsure: float = 0.0
+    test_price: float = 0.0
+    second_reading_price: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -444,7 +446,7 @@ class ThresholdPlan:
 
 def require_valid_prices(prices: ScreeningPrices | None) -> None:
     """Raise UsageProblem if a price is negative, infinite or not a number."""
-    for value in (prices.screening, prices.test, prices.unsure) if prices else ():
+    for value in (prices.screening, prices.test_price, prices.second_reading_price) if prices else ():
         if not 0 <= value < math.inf:
             raise UsageProblem(reason("audit_price", value=value))
 
@@ -532,7 +534,11 @@ def _step(
     referred = detected + PLAN_UNIT_COUNT * (1 - prevalence) * complement_share(spared).value
     in_zone = [int(np.searchsorted(own, high) - np.searchsorted(own, low)) / len(own) for own in (positives, negatives)]
     unsure = PLAN_UNIT_COUNT * (prevalence * in_zone[0] + (1 - prevalence) * in_zone[1])
-    cost = PLAN_UNIT_COUNT * prices.screening + referred * prices.test + unsure * prices.unsure if prices else None
+    cost = (
+        PLAN_UNIT_COUNT * prices.screening + referred * prices.test_price + unsure * prices.second_reading_price
+        if prices
+        else None
+    )
     return ThresholdRow(
         threshold=threshold,
         sensitivity=hits,

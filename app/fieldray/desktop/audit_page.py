@@ -152,7 +152,9 @@ class AuditPage(Page):
                 unit=self.unit.currentData(),
                 referral_rule=self.refers.currentData(),
                 goal=ProposalGoal(sensitivity=self.sensitivity.value() / 100, threshold=threshold),
-                prices=None if not any(prices) else ScreeningPrices(screening=screening, test=test, unsure=unsure),
+                prices=None
+                if not any(prices)
+                else ScreeningPrices(screening=screening, test_price=test, second_reading_price=unsure),
                 compared_pack=PackOfRun.parse(against) if against else None,
             )
         )

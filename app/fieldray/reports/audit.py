@@ -188,7 +188,7 @@ class AuditText(AuditSubjectText):
     def proposal_text(self) -> str:
         """Return the sentences about the local operating point that the audit proposes."""
         found, text = self.report.proposal, self.translator.text
-        wanted, values = found.wanted, {}
+        wanted, values = found.goal, {}
         if wanted.threshold is not None:
             aim = text("the threshold that was chosen")
         elif wanted.specificity is not None:
@@ -331,7 +331,7 @@ class AuditText(AuditSubjectText):
             text("Second pack minus first pack (95 % interval)"),
             *only,
         )
-        rows = [(names[one.of], *self._paired(one)) for one in found.figures]
+        rows = [(names[one.name], *self._paired(one)) for one in found.figures]
         title, heading = (
             text("Two packs compared on one set of images"),
             text("Figures, with 95 % confidence intervals calculated by patient"),
@@ -347,7 +347,7 @@ class AuditText(AuditSubjectText):
             threshold = "–" if side.point is None else self._border(side.point.threshold)
             values = {
                 "pack": side.pack,
-                "run": PackOfRun(side.run_id, side.position),
+                "run": PackOfRun(side.run_id, side.pack_position),
                 "label": side.label,
                 "threshold": threshold,
             }
@@ -368,28 +368,28 @@ class AuditText(AuditSubjectText):
             "Labelled images that are in both runs: {images}, of {patients} patients. Labelled images that are only "
             "in the first run, and are left out: {elsewhere}. Number of {units} compared: {all}. Assessed by both "
             "packs: {both}. Assessed by the first pack only: {first}. Assessed by the second pack only: {second}.",
-            images=found.images,
-            patients=found.patients,
-            all=found.units,
+            images=found.image_count,
+            patients=found.patient_count,
+            all=found.unit_count,
             units=self._units(),
-            both=found.both,
-            first=found.only_first,
-            second=found.only_second,
-            elsewhere=found.elsewhere,
+            both=found.both_assessed_count,
+            first=found.only_first_assessed_count,
+            second=found.only_second_assessed_count,
+            elsewhere=found.missing_image_count,
         )
         if found.kappa is not None:
             yield text("Cohen's kappa between the referrals of both packs: {kappa}.", kappa=self._kappa(*found.kappa))
         yield text("If a pack was trained on images of these patients, the figures of that pack are too optimistic.")
 
     def _paired(self, one: PairedFigure) -> Iterator[str]:
-        scale, digits = (1, 3) if one.of == "auc" else (100, 1)
+        scale, digits = (1, 3) if one.name == "auc" else (100, 1)
         yield from (self._number(scale * each.value, digits=digits) for each in (one.first, one.second))
         value, low, high = (
             self.translator.with_decimal_mark(f"{scale * part:+.{digits}f}")
             for part in (one.difference, one.low, one.high)
         )
         yield self.translator.text("{value} ({low} to {high})", value=value, low=low, high=high)
-        yield from map(str, one.only_right or ("–", "–"))
+        yield from map(str, one.only_right_counts or ("–", "–"))
 
     # ---- charts
 

@@ -269,7 +269,7 @@ def _unnamed(report: AuditReport) -> AuditReport:
     """
     key, found, subject = pseudonym_key(data_folder()), report.audit, report.subject
     alias = partial(image_alias, key=key)
-    source = subject.labels_from
+    source = subject.label_source
     readers = sorted({one for pair in found.agreements for one in (pair.first, pair.second)} - {"pack", "reference"})
     names = {name: str(number) for number, name in enumerate(readers, 1)}
 

@@ -39,7 +39,7 @@ class AuditSubjectText:
     def title(self) -> str:
         """The title of the audit report."""
         subject, translator = self.report.subject, self.translator
-        return translator.text("Audit of {pack}", pack=translator.pack_text(subject.names) or subject.pack)
+        return translator.text("Audit of {pack}", pack=translator.pack_text(subject.pack_names) or subject.pack)
 
     def facts(self) -> list[tuple[str, str]]:
         """Return the facts about the subject of the audit, as pairs of label and text."""
@@ -82,7 +82,7 @@ class AuditSubjectText:
             ),
             (
                 translator.text("Run"),
-                f"{PackOfRun(subject.run_id, subject.position)}: {paths}",
+                f"{PackOfRun(subject.run_id, subject.pack_position)}: {paths}",
             ),
             (translator.text("Date"), time_text(translator, subject.audited_s)),
             (translator.text("Program"), f"Fieldray {subject.program_version}"),
@@ -93,7 +93,7 @@ class AuditSubjectText:
             "folders": self.translator.text("folder names"),
             "verdicts": self.translator.text("the reader's verdicts"),
         }
-        source = self.report.subject.labels_from  # "folders", "verdicts", or the path of a table
+        source = self.report.subject.label_source  # "folders", "verdicts", or the path of a table
         return known.get(source) or self.translator.name_or_substitute(source)
 
     def counting_rule_text(self) -> str:

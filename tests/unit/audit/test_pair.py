@@ -59,20 +59,20 @@ def test_areas_on_images_scored_by_both_runs_equal_those_of_scikit_learn() -> No
     found = compare_packs(
         cases, runs[1][:100], first=FIRST, second=SECOND, rule=CountingRule()
     )  # the files lie elsewhere, and twenty are absent
-    assert (found.images, found.elsewhere, found.patients) == (100, 20, 100)
-    assert (found.both, found.only_first, found.only_second) == (95, 1, 3)
+    assert (found.image_count, found.missing_image_count, found.patient_count) == (100, 20, 100)
+    assert (found.both_assessed_count, found.only_first_assessed_count, found.only_second_assessed_count) == (95, 1, 3)
     judged = [n for n in range(100) if n not in refused[0] | refused[1]]
     truth = [n in sick for n in judged]
     area, detected, falsely, sensitivity, specificity = found.figures
     known = [roc_auc_score(truth, scores[judged, side]) for side in (0, 1)]
     assert (area.first.value, area.second.value) == pytest.approx(known)
     assert area.difference == pytest.approx(known[1] - known[0]) and area.low < area.difference < area.high
-    assert area.only_right is None
+    assert area.only_right_counts is None
     hits = [[scores[n, 0] >= 0.5, scores[n, 1] >= 0.3] for n in judged if n in sick]
-    assert sensitivity.only_right == (hits.count([True, False]), hits.count([False, True]))
+    assert sensitivity.only_right_counts == (hits.count([True, False]), hits.count([False, True]))
     assert sensitivity.difference == pytest.approx(np.mean([b for _, b in hits]) - np.mean([a for a, _ in hits]))
     spared = [[scores[n, 0] < 0.5, scores[n, 1] < 0.3] for n in judged if n not in sick]
-    assert specificity.only_right == (spared.count([True, False]), spared.count([False, True]))
+    assert specificity.only_right_counts == (spared.count([True, False]), spared.count([False, True]))
     # Refused images are not referred: of 34 with the condition the first run refused 3 and 6, the second 6.
     referred = [
         [n not in refused[side] and scores[n, side] >= edge for side, edge in ((0, 0.5), (1, 0.3))] for n in range(100)
@@ -80,7 +80,7 @@ def test_areas_on_images_scored_by_both_runs_equal_those_of_scikit_learn() -> No
     with_it, without = ([referred[n] for n in range(100) if (n in sick) == side] for side in (True, False))
     assert (detected.first.value, detected.second.value) == pytest.approx(np.mean(with_it, axis=0))
     assert (falsely.first.value, falsely.second.value) == pytest.approx(np.mean(without, axis=0))
-    assert falsely.only_right == (without.count([False, True]), without.count([True, False]))
+    assert falsely.only_right_counts == (without.count([False, True]), without.count([True, False]))
     assert found.kappa is not None
     assert found.kappa[0] == pytest.approx(cohen_kappa_score(*np.transpose(referred)))
 
@@ -89,7 +89,7 @@ def test_without_operating_points_only_areas_are_compared() -> None:
     runs = [[result(n, 0.1 * n, label=label, folder="f") for n in range(1, 9)] for label in ("opacity", "tb")]
     cases = cases_of(runs[0], sick={5, 6, 7, 8})
     found = compare_packs(cases, runs[1], first=replace(FIRST, point=None), second=SECOND, rule=CountingRule())
-    assert [one.of for one in found.figures] == ["auc"]
+    assert [one.name for one in found.figures] == ["auc"]
     assert (found.figures[0].difference, found.figures[0].low < 0 < found.figures[0].high) == (0, True)
     with pytest.raises(UsageProblem, match="Images with a label that are also in run 2: 3"):
         compare_packs(cases, runs[1][:3], first=FIRST, second=SECOND, rule=CountingRule())

@@ -127,7 +127,7 @@ def test_images_that_a_table_does_not_name_are_left_out(store: ResultStore, mode
     table.write_text("\n".join(lines))
     report = audit_run(store.path, PackOfRun(run_id), AuditRequest(label_source=table, unit="image"), model=model)
     assert (report.audit.image_count, report.audit.patient_count) == (30, 1)
-    assert report.subject.labels_from == str(table)
+    assert report.subject.label_source == str(table)
 
 
 def test_a_missing_run_result_or_label_is_reported(store: ResultStore, model: Model) -> None:
@@ -191,7 +191,11 @@ def test_a_run_is_compared_with_another_run_of_the_same_images(store: ResultStor
         model=model,
     )
     paired = report.pack_comparison
-    assert (paired.images, paired.elsewhere, paired.both) == (70, 10, 70)  # refused ones are not in the second
+    assert (paired.image_count, paired.missing_image_count, paired.both_assessed_count) == (
+        70,
+        10,
+        70,
+    )  # refused ones are not in the second
     assert (paired.first.pack, paired.second.pack) == (model.pack_name, "other-2.0.0")
     assert paired.figures[0].difference == pytest.approx(0, abs=0.01)  # each score is higher by the same amount
     detected, falsely, sensitivity, specificity = paired.figures[1:]
@@ -231,7 +235,7 @@ def test_a_chosen_threshold_with_prices_is_planned_and_stored(store: ResultStore
     request = AuditRequest(
         label_source="folders",
         goal=ProposalGoal(threshold=0.5),
-        prices=ScreeningPrices(screening=2, test=20),
+        prices=ScreeningPrices(screening=2, test_price=20),
         prevalence=0.1,
     )
     report = audit_run(store.path, PackOfRun(run_id), request, model=model)
