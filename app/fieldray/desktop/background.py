@@ -66,14 +66,14 @@ class BackgroundTasks(QObject):
         """Pass the opened services to the tasks that wait in `run_with_services`, which then begin."""
         self._opened.set_result(services)
 
-    def run_with_services(self, work: Callable[[Services], Any], **how: Any) -> Future[Any] | None:
+    def run_with_services(self, work: Callable[[Services], Any], **run_options: Any) -> Future[Any] | None:
         """Run `work(services)` in the background as soon as the services are open.
 
         how  the keyword arguments of `run`
 
         Returns the value of `run`.
         """
-        return self.run(lambda: work(self._opened.result()), **how)
+        return self.run(lambda: work(self._opened.result()), **run_options)
 
     def run(
         self,
