@@ -375,9 +375,9 @@ class Controller(QObject):
             done=lambda folders: self.update_recent_folders(*folders) if folders else None,
         )
 
-    def update_recent_folders(self, *opened: str) -> None:
+    def update_recent_folders(self, *folders: str) -> None:
         """Add folders to the recently opened folders. Without arguments, forget all recently opened folders."""
-        self.settings.remember_folders(opened)
+        self.settings.remember_folders(folders)
         self.save_settings()
         self.recent_folders_changed.emit()
 
