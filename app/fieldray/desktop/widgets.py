@@ -455,12 +455,12 @@ class Page(QScrollArea):
     def refresh(self) -> None:
         """Show the current state of the program on the page."""
 
-    def refresh_on_signals(self, *news: SignalInstance) -> None:
+    def refresh_on_signals(self, *signals: SignalInstance) -> None:
         """Refresh the page whenever one of these signals is emitted.
 
         A hidden page is refreshed when it is shown next.
         """
-        for signal in news:
+        for signal in signals:
             signal.connect(self._note_news)
 
     def showEvent(self, event: QShowEvent) -> None:
