@@ -9,7 +9,7 @@ from desk import texts
 from PySide6.QtGui import QImage
 from pytestqt.qtbot import QtBot
 
-from fieldray.desktop.performance_bars import BarStrip, PerformanceBars
+from fieldray.desktop.performance_bars import PerformanceBars, PerformanceBarWidget
 from fieldray.desktop.style import colour
 from fieldray.domain.finding import Category
 from fieldray.reports.performance import BarPart, MeasuredPerformance, PerformanceBar
@@ -26,7 +26,7 @@ PERFORMANCE = MeasuredPerformance(
 )
 
 
-def drawn(strip: BarStrip) -> QImage:
+def drawn(strip: PerformanceBarWidget) -> QImage:
     return strip.grab().toImage()
 
 
@@ -36,7 +36,7 @@ def test_a_part_is_as_long_as_its_number_in_the_colour_of_its_class(qtbot: QtBot
     qtbot.addWidget(bars)
     bars.resize(400, 200)
     bars.show()
-    first, second = bars.findChildren(BarStrip)
+    first, second = bars.findChildren(PerformanceBarWidget)
     for strip, numbers in ((first, {"abnormal": 60, "unsure": 40}), (second, {"unsure": 25, "normal": 75})):
         picture = drawn(strip)
         length = Counter(picture.pixelColor(x, 7).name() for x in range(picture.width()))
@@ -53,7 +53,7 @@ def test_the_source_of_the_images_is_above_the_bars_and_screen_readers_get_all(q
     qtbot.addWidget(bars)
     bars.show()
     assert texts(bars).split("\n") == ["At another hospital", "Per 100 with the finding", "Per 100 without the finding"]
-    assert [strip.accessibleName() for strip in bars.findChildren(BarStrip)] == [
+    assert [strip.accessibleName() for strip in bars.findChildren(PerformanceBarWidget)] == [
         "Per 100 with the finding: Flagged 60, Uncertain 40, Not flagged 0",
         "Per 100 without the finding: Uncertain 25, Not flagged 75",
     ]
@@ -64,7 +64,7 @@ def test_class_names_are_drawn_next_to_the_numbers_if_they_fit(qtbot: QtBot) -> 
     """With less room only shapes and numbers are drawn, none of them cut."""
     ends = {}
     for width in (220, 660):
-        strip = BarStrip(WITH, "light")
+        strip = PerformanceBarWidget(WITH, "light")
         qtbot.addWidget(strip)
         strip.resize(width, strip.sizeHint().height())
         picture, ground = drawn(strip), drawn(strip).pixelColor(width - 1, strip.height() - 1).name()

@@ -27,12 +27,12 @@ class PerformanceBars(QWidget):
 
     def __init__(self, performance: MeasuredPerformance, theme: Theme) -> None:
         super().__init__()
-        bars = [part for bar in performance.bars for part in (make_label(bar.title), BarStrip(bar, theme))]
+        bars = [part for bar in performance.bars for part in (make_label(bar.title), PerformanceBarWidget(bar, theme))]
         column_layout(self, make_label(performance.title, role="heading"), *bars, spacing=3)
         set_tooltip(self, *performance.detailed_sentences)
 
 
-class BarStrip(QWidget):
+class PerformanceBarWidget(QWidget):
     """A widget that draws one bar of 100 images.
 
     Below the bar are the icon of each class, its number of images and, if there is space, its name.
