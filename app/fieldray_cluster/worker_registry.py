@@ -178,7 +178,7 @@ class NodeReport:
     """
 
     versions: str
-    now_s: float
+    clock_s: float
     problem: Reason | None = None
 
 
@@ -192,7 +192,7 @@ def node_report_text(check: WorkerCheck | None) -> str:
 
     `check` returns the reason why the worker cannot work; a `check` of None reports no reason.
     """
-    report = NodeReport(versions=required_versions(), now_s=time.time(), problem=check() if check else None)
+    report = NodeReport(versions=required_versions(), clock_s=time.time(), problem=check() if check else None)
     return json.dumps(dataclasses.asdict(report))
 
 
@@ -207,7 +207,7 @@ def incompatibility_reason(answer: object, on_message: Callable[[Reason], None])
         return reason("cluster_other_answer")
     if report.versions != required_versions():
         return reason("cluster_other_version", there=report.versions, here=required_versions())
-    if why := clock_difference_note(report.now_s):
+    if why := clock_difference_note(report.clock_s):
         on_message(why)
     return report.problem
 

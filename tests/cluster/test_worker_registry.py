@@ -43,7 +43,7 @@ ONE = Piece(7, 8)
     ],
 )
 def test_a_worker_is_compatible_by_its_versions_and_its_report(said: dict[str, object], code: str | None) -> None:
-    report = dataclasses.replace(NodeReport(versions=required_versions(), now_s=time.time()), **said)  # type: ignore[arg-type]
+    report = dataclasses.replace(NodeReport(versions=required_versions(), clock_s=time.time()), **said)  # type: ignore[arg-type]
     why = incompatibility_reason(json.dumps(dataclasses.asdict(report)), pytest.fail)
     assert (why and why.code) == code
 
@@ -57,7 +57,7 @@ def test_an_invalid_answer_of_a_worker_is_incompatible(answer: object) -> None:
 
 def test_a_wrong_clock_of_a_worker_is_reported_and_accepted() -> None:
     said: list[Reason] = []
-    report = NodeReport(versions=required_versions(), now_s=time.time() + 1000)
+    report = NodeReport(versions=required_versions(), clock_s=time.time() + 1000)
     assert incompatibility_reason(json.dumps(dataclasses.asdict(report)), said.append) is None
     assert [why.code for why in said] == ["cluster_clock"]
 
