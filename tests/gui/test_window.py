@@ -35,7 +35,7 @@ from fieldray.desktop.application import Application
 from fieldray.desktop.dialogs import DocumentDialog, SettingsDialog, setting_choice_text
 from fieldray.desktop.keys import KEYS, KeyListDialog, cyrillic_equivalents
 from fieldray.desktop.notices import notify_run_end
-from fieldray.desktop.result_panel import FoldingCard, ScoreScale
+from fieldray.desktop.result_panel import FoldingCard, ScoreScaleWidget
 from fieldray.desktop.style import colours, style_sheet
 from fieldray.desktop.widgets import Surface
 from fieldray.desktop.worklist_delegate import ICON_COLUMN_WIDTH, ROW_HEIGHT
@@ -161,7 +161,7 @@ def test_the_verdict_stands_directly_under_the_score(desk: Desk, language: str) 
     desk.open_row(1)
     desk.application.change_settings({"language": language})
     panel = desk.window.result_panel
-    scale = panel.findChild(ScoreScale)
+    scale = panel.findChild(ScoreScaleWidget)
     below = scale.mapTo(panel.widget(), QPoint(0, scale.height())).y()
     assert 0 <= panel.verdict.mapTo(panel.widget(), QPoint()).y() - below < 3 * scale.height()
     assert panel.verdict.buttons["agree"].visibleRegion().isEmpty() is False  # without scrolling, at 1366 x 768

@@ -240,7 +240,7 @@ def _require_all(options: argparse.Namespace, request: AuditRequest) -> None:
 
 
 def _audit_screened(options: argparse.Namespace, console: Console, request: AuditRequest) -> int:
-    with screening_run(options, console, target=None, has_list=False) as done:
+    with screening_run(options, console, target=None, prints_work_list=False) as done:
         code = done.report.finish(done.batch, done.session, out=None, formats=None, options=ReportOptions())
         if done.batch.state != "finished":
             console.print_error(reason("audit_run_unfinished").text)

@@ -170,7 +170,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         return 2
 
     is_listed = options.json is None
-    with screening_run(options, console, target=options.json, has_list=is_listed, watches=options.watch) as done:
+    with screening_run(options, console, target=options.json, prints_work_list=is_listed, watches=options.watch) as done:
         code = done.report.finish(
             done.batch,
             done.session,

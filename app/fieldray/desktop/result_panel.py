@@ -283,7 +283,7 @@ class ResultPanel(QScrollArea):
         column.addWidget(make_label(text("Score {score}", score=found.score), role="title"))
         if found.operating_point_sentence:
             column.addWidget(make_label(found.operating_point_sentence, role="heading"))
-        column.addWidget(ScoreScale(found.scale, self._theme))
+        column.addWidget(ScoreScaleWidget(found.scale, self._theme))
 
     def _make_measured(self, outcome: ScreenedOutcome | None, found: Sequence[FindingText]) -> QWidget:
         """Make the widget with the measured performance of each finding's operating point, and the device.
@@ -370,7 +370,7 @@ _BAR_HEIGHT: Final = 12
 _SCALE_SIDE: Final = 10
 
 
-class ScoreScale(QWidget):
+class ScoreScaleWidget(QWidget):
     """The scale "below | uncertain | above" with a mark at the score.
 
     Without an operating point, the scale goes from 0 to 1 without names.

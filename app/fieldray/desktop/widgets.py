@@ -51,7 +51,7 @@ Surface = Literal["page", "panel", "toolbar"]
 LayoutPart = (
     QWidget | QLayout | int | tuple[QWidget | QLayout, int]
 )  # a number is an empty space that stretches; in a pair, the share of the space
-BoxLayout = TypeVar("Box", bound=QBoxLayout)
+BoxLayout = TypeVar("BoxLayout", bound=QBoxLayout)
 Margins = tuple[int, int, int, int]  # left, top, right, bottom
 NO_MARGINS: Final[Margins] = (0, 0, 0, 0)
 

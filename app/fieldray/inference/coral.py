@@ -117,7 +117,7 @@ def edgetpu_kind(
 
 def make_backend_kind(options: BackendOptions) -> BackendKind:
     """Return the Edge TPU as a kind of backend, with the runtime that is installed on this computer."""
-    clock = cast("Clock", options.settings["edgetpu_clock"])
+    clock = cast("ClockSpeed", options.settings["edgetpu_clock"])
     return edgetpu_kind(clock=clock, publish=options.publish, priority=options.priority)
 
 

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 _AHEAD: Final = 4  # images read ahead, per worker
 _CAPTURES: Final = "sc"  # secondary captures are written first, because other outputs refer to them
 
-MakeWorkers = Callable[[], "Workers"]
+MakeWorkers = Callable[[], "WorkerPool"]
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

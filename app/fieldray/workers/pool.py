@@ -89,7 +89,7 @@ class _Worker(Child):
         super().start()
 
 
-class WorkerPool(contextlib.AbstractContextManager["Workers"]):
+class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
     """A pool of `size` child processes that read and analyse images.
 
     A call, from any thread, waits for a free child process. Close the pool after use, or use it in a `with` statement.

@@ -342,7 +342,7 @@ CalibrationImages = Annotated[
     int, Key("Number of training images that set the ranges of the int8 values.", unit="images", low=1)
 ]
 PackInput = Annotated[
-    InputSpec, Key("Size and scaling of the network's input. By default 224 x 224 pixels.", shortcuts=INPUT_KEYS)
+    InputSpec, Key("Size and scaling of the network's input. By default 224 x 224 pixels.", keys=INPUT_KEYS)
 ]
 PatientSplit = Annotated[Split, Key("Split of the patients into training, validation and test.")]
 

@@ -296,7 +296,7 @@ class _Reading:
             chosen = key.class_for(value) if key.class_for and isinstance(value, Mapping) else _nearest(kinds, value)
         except ValueError as problem:
             return self._wrong(at, str(problem))
-        return self.value(chosen, value, at, Key(shortcuts=key.keys))
+        return self.value(chosen, value, at, Key(keys=key.keys))
 
     def _table_or_scalar(self, kind: Any, value: object, at: ValueLocation, descriptions: Mapping[str, Key]) -> Any:
         """Parse an inner table, or one number, text or path. Returns `_WRONG` for a wrong value, as `value`."""
