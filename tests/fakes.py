@@ -83,12 +83,12 @@ class FakeReaders:
             return AnalysisResult(facts=facts, problem=reason("truncated"))
         grey = 255 if "bright" in name else 0
         values = np.full((1, spec.height, spec.width, spec.channels), grey, np.uint8)
-        return AnalysisResult(facts=replace(facts, pixel_map=PIXEL_MAP), input_values=values, stage="inference")
+        return AnalysisResult(facts=replace(facts, input_to_image=PIXEL_MAP), input_values=values, stage="inference")
 
     def load_as_group(self, models: Sequence[Model]) -> None:
         """Nothing is loaded."""
 
-    def analyse_for_each(
+    def analyse_for_models(
         self,
         questions: Sequence[tuple[AnalysisRequest, Model | None]],
         *,
@@ -105,7 +105,7 @@ class FakeReaders:
             if found.input_values is not None and not found.problem:
                 with contextlib.suppress(BackendProblem):
                     run_elsewhere(number, found.input_values)
-            return replace(found, values=None)
+            return replace(found, input_values=None)
 
         return tuple(seen(number, *asked) for number, asked in enumerate(questions))
 
@@ -269,7 +269,7 @@ class LungReaders(FakeReaders):
         self._worker.load(load_request(model if self._finder else replace(model, lungs=None)))
         return self._worker.analyse_for_packs([replace(question, finds_lungs=self._finder is not None)])[0]
 
-    def analyse_for_each(
+    def analyse_for_models(
         self, questions: Sequence[tuple[AnalysisRequest, Model | None]], *, run_elsewhere: RunElsewhere, **_: Any
     ) -> tuple[AnalysisResult, ...]:
         ((question, model),) = questions

@@ -70,7 +70,7 @@ def _performed(recipe: Path, *, failing: str = "") -> list[str]:
             return step.perform(run) if step is DATA_STEP else {}
 
         leaves = step.outputs if step is DATA_STEP else ()
-        return replace(step, perform=perform, outputs=leaves, is_valid=lambda _: True)
+        return replace(step, perform=perform, outputs=leaves, are_outside_files_intact=lambda _: True)
 
     _run(recipe).execute(tuple(map(recording, CLASSIFIER_STEPS)), say=lambda _: None)
     return performed

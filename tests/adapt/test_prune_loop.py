@@ -59,11 +59,11 @@ class FormulaTask:
         if self._dies_at == (name, self._calls[name]):
             raise Killed
 
-    def zero_shares(self, specification: Specification, weights: Weights) -> ChannelScores:
+    def measure_zero_shares(self, specification: Specification, weights: Weights) -> ChannelScores:
         self._called("zero_shares")
         return {name: np.linspace(0, 1, specification.channels[name]) for name in relu_layers(specification)}
 
-    def cut(
+    def cut_channels(
         self, specification: Specification, weights: Weights, *, keep: KeptChannels
     ) -> tuple[Specification, Weights]:
         return keep_channels(specification, weights, keep=keep)
@@ -73,7 +73,7 @@ class FormulaTask:
         self.efforts.append(effort)
         return {**weights, "logits/bias": weights["logits/bias"] + np.float32(seed)}
 
-    def quality(self, specification: Specification, weights: Weights) -> tuple[float, float]:
+    def measure_quality_and_loss(self, specification: Specification, weights: Weights) -> tuple[float, float]:
         self._called("quality")
         quality = 1 - 1 / specification.channels["fc1"]
         return quality, 1 - quality

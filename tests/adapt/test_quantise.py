@@ -85,7 +85,7 @@ MADE = {**NETWORKS, "vgg16_dense": vgg16_dense}
 def _network(kind: str) -> tuple[Specification, Weights, NDArray[np.uint8]]:
     """Return a small network whose channel ranges differ by up to a factor of a thousand, and images for it."""
     whole = MADE[kind](height=32, width=32, labels=2, input_channels=1)
-    specification, generator = whole.scaled(0.125), np.random.default_rng(3)
+    specification, generator = whole.with_scaled_channels(0.125), np.random.default_rng(3)
     weights = initial_weights(specification, seed=0)
     for key, shape in weight_shapes(specification).items():
         part = key.rpartition("/")[2]

@@ -72,7 +72,7 @@ def hostile_outcomes(text: str) -> list[Outcome]:
     point = hostile_point(text)
     finding = replace(screened(1, 0.9).findings[0], label=text, point=point)
     seen = replace(screened(1, 0.9), ref=ref, pack_name=text, class_maps=None, backend=text, findings=(finding,))
-    nameless = replace(ref, header=ImageHeader(), problem=why, kind="unknown", member=text)
+    nameless = replace(ref, header=ImageHeader(), problem=why, kind="unknown", zip_member=text)
     return [
         seen,
         RefusedOutcome(ref=hostile_ref(2, text), reason=why),

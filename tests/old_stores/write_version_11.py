@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import PIL.Image
 
-from fieldray.domain.finding import ImageFacts, Outcome, Screened
+from fieldray.domain.finding import Outcome, ReadFacts, Screened
 from fieldray.domain.image import ImageHeader
 from fieldray.domain.run import RunSpec, Verdict
 from fieldray.reasons import reason
@@ -69,7 +69,7 @@ def one_pack(path: Path) -> None:
         store.stamp_key()
         run_id = store.open_run(ADULTS)
         rows = store.save_all(run_id, first, spec=ADULTS)
-        store.finish_run(run_id)
+        store.finish(run_id)
         for row_id, verdict in (
             (rows[0], Verdict(choice="disagree", note="схоже на тінь")),
             (rows[2], Verdict(choice="agree")),
@@ -81,26 +81,26 @@ def one_pack(path: Path) -> None:
     with ResultStore(path) as store:  # a second pass: one image was moved, one has changed
         again = store.open_run(ADULTS)
         store.reuse_answers(again, [rows[1], rows[2], rows[3]])
-        store.save_image(again, image("abnormal.dcm", "b1", 0.6, header=person), spec=ADULTS)
-        store.save_image(again, image("moved-here.dcm", "a6", 0.7), spec=ADULTS, is_resumed=True)
-        store.save_image(again, first[6], spec=ADULTS, is_resumed=True)
-        store.finish_run(again)
+        store.save(again, image("abnormal.dcm", "b1", 0.6, header=person), spec=ADULTS)
+        store.save(again, image("moved-here.dcm", "a6", 0.7), spec=ADULTS, is_resumed=True)
+        store.save(again, first[6], spec=ADULTS, is_resumed=True)
+        store.finish(again)
         deleted = store.open_run(replace(ADULTS, paths=("/others",)))
-        store.save_image(deleted, image("deleted.dcm", "c1", 0.3), spec=ADULTS)
-        store.finish_run(deleted)
+        store.save(deleted, image("deleted.dcm", "c1", 0.3), spec=ADULTS)
+        store.finish(deleted)
     delete_runs(path, [deleted])
     leaving = replace(ADULTS, paths=("/leaving",))
     for images in (("stays.dcm", "e1"), ("leaves.dcm", "e2")), (("stays.dcm", "e1"),):  # the second pass lacks one
         with ResultStore(path) as store:
             run_id = store.open_run(leaving)
             for name, content in images:
-                store.save_image(run_id, image(name, content, 0.2), spec=ADULTS)
+                store.save(run_id, image(name, content, 0.2), spec=ADULTS)
             if len(images) == 1:
-                store.finish_run(run_id)
+                store.finish(run_id)
     with ResultStore(path) as store:  # killed: the run has no end
         broken_off = store.open_run(replace(ADULTS, paths=("/images", "/more")))
-        store.save_image(broken_off, image("abnormal.dcm", "a1", 0.8, header=person), spec=ADULTS, is_resumed=True)
-        store.save_image(broken_off, image("new.dcm", "d1", 0.4), spec=ADULTS)
+        store.save(broken_off, image("abnormal.dcm", "a1", 0.8, header=person), spec=ADULTS, is_resumed=True)
+        store.save(broken_off, image("new.dcm", "d1", 0.4), spec=ADULTS)
 
 
 def several_packs(path: Path) -> None:
@@ -108,19 +108,19 @@ def several_packs(path: Path) -> None:
     with ResultStore(path) as store:
         store.stamp_key()
         alone = store.open_run(replace(ADULTS, paths=("/alone",)))
-        store.save_image(alone, image("alone.dcm", "a1", 0.8), spec=ADULTS)
-        store.finish_run(alone)
+        store.save(alone, image("alone.dcm", "a1", 0.8), spec=ADULTS)
+        store.finish(alone)
 
         run_ids = [store.open_run(spec) for spec in (ADULTS, TUBERCULOSIS)]
         store.link(run_ids)
         scores = {"healthy.dcm": (0.1, 0.2), "tuberculous.dcm": (0.2, 0.9), "both.dcm": (0.8, 0.7)}
         for number, (name, (adults, tuberculosis)) in enumerate(scores.items()):
             content = f"b{number}"
-            store.save_image(run_ids[1], image(name, content, tuberculosis, spec=TUBERCULOSIS), spec=TUBERCULOSIS)
-            store.save_image(run_ids[0], image(name, content, adults), spec=ADULTS)
+            store.save(run_ids[1], image(name, content, tuberculosis, spec=TUBERCULOSIS), spec=TUBERCULOSIS)
+            store.save(run_ids[0], image(name, content, adults), spec=ADULTS)
         for run_id, spec in zip(reversed(run_ids), (TUBERCULOSIS, ADULTS), strict=True):
-            store.save_image(run_id, refused(image_ref("side.dcm")), spec=spec)
-            store.finish_run(run_id)
+            store.save(run_id, refused(image_ref("side.dcm")), spec=spec)
+            store.finish(run_id)
         verdict = Verdict(choice="disagree", note="an old scar")
         (judged,) = (one for one in store.rows(run_ids[1]) if one.outcome.ref.path.name == "tuberculous.dcm")
         store.set_verdict(judged.row_id, verdict, judged=judged.outcome)
@@ -133,8 +133,8 @@ def several_packs(path: Path) -> None:
         run_ids = [store.open_run(spec) for spec in specs]
         store.link(run_ids)
         for run_id, spec in zip(reversed(run_ids), reversed(specs), strict=True):
-            store.save_image(run_id, image("whole.dcm", "c1", 0.8, spec=spec), spec=spec)
-        store.save_image(run_ids[2], image("half.dcm", "c2", 0.3, spec=CHILDREN), spec=specs[2])  # then a power cut
+            store.save(run_id, image("whole.dcm", "c1", 0.8, spec=spec), spec=spec)
+        store.save(run_ids[2], image("half.dcm", "c2", 0.3, spec=CHILDREN), spec=specs[2])  # then a power cut
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def read(path: Path) -> dict[str, Any]:
                     "started_s": run.started_s,
                     "not_present": query.not_present(run.run_id),
                     "earlier_verdicts": [
-                        [one.image_key, one.category, one.verdict.choice, one.verdict.note]
+                        [one.image, one.category, one.verdict.choice, one.verdict.note]
                         for one in query.superseded_verdicts(run.run_id)
                     ],
                     "results": [_said(found) for found in query.rows(run.run_id)],
@@ -165,7 +165,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def _said(found: Any) -> dict[str, Any]:
     outcome = found.outcome
-    facts: ImageFacts = outcome.facts
+    facts: ReadFacts = outcome.facts
     return {
         "id": found.row_id,
         "image": os.fsencode(outcome.ref.key).hex(),

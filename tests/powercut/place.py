@@ -183,7 +183,7 @@ class _Stamping:
 
     def stamped(self, outcome: Outcome) -> Outcome:
         """Return the outcome with the stamp of its file."""
-        return replace(outcome, facts=replace(outcome.facts, stamp=self.of(outcome.ref)))
+        return replace(outcome, facts=replace(outcome.facts, file_stamp=self.of(outcome.ref)))
 
     def is_known(self, ref: ImageRef, is_known: IsKnown) -> bool:
         """Return whether the run knows the image by its stamp."""

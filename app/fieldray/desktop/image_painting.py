@@ -317,7 +317,7 @@ class ViewState:
 
     def turned(self, quarter_turns: int) -> ViewState:
         """Return the view turned clockwise on the screen by quarter turns."""
-        return replace(self, turns=(self.quarter_turns + quarter_turns) % 4)
+        return replace(self, quarter_turns=(self.quarter_turns + quarter_turns) % 4)
 
     def flipped_left_right(self) -> ViewState:
         """Return the view flipped left-right on the screen.
@@ -325,7 +325,7 @@ class ViewState:
         A state is mirrored first and turned afterwards. So the flip also reverses the turns: `turns` becomes 4 -
         `turns`.
         """
-        return replace(self, turns=-self.quarter_turns % 4, mirrored=not self.is_mirrored)
+        return replace(self, quarter_turns=-self.quarter_turns % 4, is_mirrored=not self.is_mirrored)
 
     def flipped_top_bottom(self) -> ViewState:
         """Return the view flipped top-bottom on the screen: a left-right flip, then half a turn."""
@@ -333,7 +333,7 @@ class ViewState:
 
     def with_grey_swapped(self) -> ViewState:
         """Return the view with black and white swapped."""
-        return replace(self, inverted=not self.is_inverted)
+        return replace(self, is_inverted=not self.is_inverted)
 
     def points_per_pixel(self, image: Size, view: Size) -> float:
         """Return the side of one image pixel on the screen, in points.
@@ -371,7 +371,7 @@ class ViewState:
         The edge of the image never passes the middle of the view.
         """
         x, y = self.image_point((view.width / 2 - by[0], view.height / 2 - by[1]), image, view)
-        return replace(self, center=(min(max(x, 0.0), image.width), min(max(y, 0.0), image.height)))
+        return replace(self, image_center=(min(max(x, 0.0), image.width), min(max(y, 0.0), image.height)))
 
     def zoomed(self, factor: float, image: Size, view: Size, *, about: Point | None = None) -> ViewState:
         """Return a view that is zoomed by a factor.
@@ -393,7 +393,7 @@ class ViewState:
         kind  "measure" for a length, "angle" or "ratio" for one of two lines, "region" for the diagonal of a rectangle
         """
         start, end = ((min(max(x, 0.0), image.width), min(max(y, 0.0), image.height)) for x, y in (start, end))
-        return replace(self, lines=(*self.measurement_lines, MeasurementLine(start, end, kind)))
+        return replace(self, measurement_lines=(*self.measurement_lines, MeasurementLine(start, end, kind)))
 
     def line_pair(self, index: int) -> tuple[MeasurementLine, ...]:
         """Return the line of measurement at an index, or both lines of a pair if the index is that of the second line.
@@ -411,7 +411,7 @@ class ViewState:
             and self.measurement_lines[-1].kind in ("angle", "ratio")
             and len(self.line_pair(-1)) == 1
         )
-        return replace(self, lines=self.measurement_lines[:-1]) if waits else self
+        return replace(self, measurement_lines=self.measurement_lines[:-1]) if waits else self
 
     def linked_to(
         self,
@@ -436,11 +436,11 @@ class ViewState:
             center = mapping(center or (other_image.width / 2, other_image.height / 2))
         elif center is not None:
             center = (center[0] / other_image.width * image.width, center[1] / other_image.height * image.height)
-        return replace(self, zoom=other.zoom, center=center, inverted=other.is_inverted, window=window)
+        return replace(self, zoom=other.zoom, image_center=center, is_inverted=other.is_inverted, display_window=window)
 
     def fitted(self) -> ViewState:
         """Return the view with the whole image visible. Display window and turns do not change."""
-        return replace(self, zoom=1.0, center=None)
+        return replace(self, zoom=1.0, image_center=None)
 
 
 def dragged_display_window(start: Window, by: Point, *, gain: float) -> Window:
@@ -496,7 +496,7 @@ def image_overlays(prior: ImagePyramid, pair: PairComparison, *, rows: int, colu
     step, here, there = -(-max(rows, columns) // _MAX_ALIGNED_SIDE), second.frame_to_image, first.frame_to_image
     shrink = step / here.row_scale * there.row_scale  # pixels of the prior image for one pixel of the result
     pixels = _bent(prior, pair, shape=(-(-rows // step), -(-columns // step)), step=step, shrink=shrink)
-    image = replace(prior.image, pixels=pixels, full_rows=0, full_columns=0, spacing_mm=None, step=1)
+    image = replace(prior.image, pixels=pixels, file_rows=0, file_columns=0, spacing_mm=None, reduction_factor=1)
     bent = ImagePyramid(
         image=image,
         levels=(pixels,),

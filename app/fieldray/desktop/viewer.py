@@ -170,7 +170,7 @@ class Viewer(QWidget):
         number  number of the key, 1 to 5
         """
         if self.pyramid is not None:
-            self.apply_view_state(replace(self.state, window=self.pyramid.display_window_presets[number - 1]))
+            self.apply_view_state(replace(self.state, display_window=self.pyramid.display_window_presets[number - 1]))
 
     def update_cursor(self) -> None:
         """Set the shape of the mouse cursor to that of the tool for the left button."""
@@ -393,7 +393,7 @@ class Viewer(QWidget):
         gain = pyramid.initial_display_window.width / _WINDOW_POINTS
         return replace(
             before,
-            window=dragged_display_window(before.display_window or pyramid.initial_display_window, by, gain=gain),
+            display_window=dragged_display_window(before.display_window or pyramid.initial_display_window, by, gain=gain),
         )
 
     # ---- lines and positions

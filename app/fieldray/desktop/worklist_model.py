@@ -153,7 +153,7 @@ class WorkListModel(QAbstractTableModel):
         if row is None:
             return
         if self.wanted.verdict != "any" and self._verdicts.state_for(judged).pending_write is not None:
-            self.wanted = replace(self.wanted, kept_row_ids=self.wanted.always_shown_row_ids | {row.row_id})
+            self.wanted = replace(self.wanted, always_shown_row_ids=self.wanted.always_shown_row_ids | {row.row_id})
         if judged == VerdictSubject(row.result_id, row.outcome):
             row.verdict = self._verdicts.state_for(judged).stored
             row.is_read = row.is_read or row.verdict is not None
@@ -162,7 +162,7 @@ class WorkListModel(QAbstractTableModel):
     def handle_read_mark_change(self, row: WorkListRow) -> None:
         """Handle an image that became read or unread. Its row stays listed until a person changes the filter."""
         if self.wanted.verdict == "unread":
-            self.wanted = replace(self.wanted, kept_row_ids=self.wanted.always_shown_row_ids | {row.row_id})
+            self.wanted = replace(self.wanted, always_shown_row_ids=self.wanted.always_shown_row_ids | {row.row_id})
         self._row_changed(row.row_id)
 
     def set_translator(self, translator: Translator) -> None:
@@ -392,7 +392,7 @@ class WorkListModel(QAbstractTableModel):
         names  names of the changed switches
         """
         if "by_patient" in names:
-            self._order = replace(self._order, by_patient=self.switches.by_patient)
+            self._order = replace(self._order, is_grouped_by_patient=self.switches.by_patient)
             self._read()
         if "hide_patient" in names:
             self._all_changed()

@@ -353,7 +353,7 @@ def without_preview(outcome: Outcome) -> Outcome:
     """
     facts = outcome.facts
     return (
-        replace(outcome, facts=replace(facts, preview=b"", stamp=b"")) if facts.preview or facts.file_stamp else outcome
+        replace(outcome, facts=replace(facts, preview=b"", file_stamp=b"")) if facts.preview or facts.file_stamp else outcome
     )
 
 

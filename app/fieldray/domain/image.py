@@ -148,7 +148,7 @@ class Image:
         image = replace(self, pixels=turn.rotate(self.pixels)) if turn.rotation_degrees else self
         if turn.rotation_degrees % 180:
             spacing = self.spacing_mm and (self.spacing_mm[1], self.spacing_mm[0])
-            image = replace(image, spacing_mm=spacing, full_rows=self.file_columns, full_columns=self.file_rows)
+            image = replace(image, spacing_mm=spacing, file_rows=self.file_columns, file_columns=self.file_rows)
         return image._with_grey_swapped() if turn.inverts_grey else image
 
     def _with_grey_swapped(self) -> Image:

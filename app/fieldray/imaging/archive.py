@@ -339,7 +339,7 @@ def _next_members(archive: ZipArchive, ref: ImageRef, after: str | None, is_own_
     begin = 0 if after is None else bisect_right(names, after)
     due_s, found, looked_at = time.monotonic() + _ANSWER_S, list[ImageRef](), 0
     for name in names[begin : begin + _ANSWER_MEMBERS]:
-        found += _images_in(archive, replace(ref, member=name), is_own_report)[:1]
+        found += _images_in(archive, replace(ref, zip_member=name), is_own_report)[:1]
         looked_at += 1
         if time.monotonic() > due_s:
             break

@@ -289,13 +289,13 @@ def _pixels_as_they_are(header: DicomHeader, frame: Frame, value: memoryview) ->
             value = memoryview(encapsulate([bytes(value)]))
         pixels = replace(header.pixel_element, length=UNDEFINED_LENGTH)
         syntax = stated if is_known else found
-        return replace(header, transfer_syntax=syntax, pixels=pixels, has_wrong_syntax=True), value
+        return replace(header, transfer_syntax=syntax, pixel_element=pixels, has_wrong_syntax=True), value
     if is_encapsulated:
         size = _frame_bytes(header, frame)
         if len(fragments) == frame.frame_count and {len(part) for part in fragments} <= {size, size + size % 2}:
             value = memoryview(b"".join(part[:size] for part in fragments))
             pixels = replace(header.pixel_element, length=len(value))
-            return replace(header, transfer_syntax=ExplicitVRLittleEndian, pixels=pixels, has_wrong_syntax=True), value
+            return replace(header, transfer_syntax=ExplicitVRLittleEndian, pixel_element=pixels, has_wrong_syntax=True), value
         if stated in UNCOMPRESSED_SYNTAXES:
             raise Unreadable(unsupported_reason("", "unknown, and said to be none"))
         return header, value

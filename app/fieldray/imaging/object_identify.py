@@ -58,7 +58,7 @@ class ServerFileContent:
         """Return a reference for each frame of the images. The path in each reference is that of `ref`."""
         found = self.ref
         frames = range(found.header.number_of_frames) if found else ()
-        return [replace(found, path=ref.path, member=None, frame=frame) for frame in frames if found]
+        return [replace(found, path=ref.path, zip_member=None, frame=frame) for frame in frames if found]
 
 
 Identify = Callable[[ServerFileHead], ServerFileContent]

@@ -289,8 +289,8 @@ def with_square_pixels(image: Image, aspect: float) -> Image:
     return replace(
         image,
         pixels=np.ascontiguousarray(found),
-        full_rows=found.shape[0],
-        full_columns=found.shape[1],
+        file_rows=found.shape[0],
+        file_columns=found.shape[1],
         spacing_mm=(side, side) if side else None,
         notes=(*image.notes, "pixels_not_square"),
     )

@@ -247,7 +247,7 @@ class ResultsByContent:
         except (OSError, FieldrayError):
             return [None] * len(packs)  # the decoder will report the problem
         found = (self._outcome(pack, ref, content_sha256) for pack in packs)
-        return [one and replace(one, facts=replace(one.facts, stamp=stamp)) for one in found]
+        return [one and replace(one, facts=replace(one.facts, file_stamp=stamp)) for one in found]
 
     def _outcome(self, pack: RunPack, ref: ImageRef, content_sha256: str) -> Outcome | None:
         last = _ANY_ANSWER if self.ports.watch else self.last_result_id
@@ -270,7 +270,7 @@ class ResultsByContent:
         if isinstance(known, ScreenedOutcome):
             notes = update_age_notes(known.notes, ages_confirmed=self.ports.spec.ages_confirmed)
             known = replace(known, notes=notes)
-        return replace(known, ref=replace(ref, turn=known.ref.correction))
+        return replace(known, ref=replace(ref, correction=known.ref.correction))
 
 
 class ResultsByStamp:

@@ -106,7 +106,7 @@ def screen_with_packs(
         if lying.lungs is None:
             raise ValueError("an image that is turned without its lungs")
         turn = Correction(lying.lungs.rotation_degrees, lying.lungs.is_inverted)
-        (found,) = judge(replace(lying.ref, turn=turn), [setup])
+        (found,) = judge(replace(lying.ref, correction=turn), [setup])
         if len({lying.facts.content_sha256, found.facts.content_sha256} - {""}) > 1:
             return FailedOutcome(ref=found.ref, stage="decode", reason=reason("changed"), facts=lying.facts)
         return lying if isinstance(found, RefusedOutcome) else found

@@ -264,7 +264,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             index = next((at for at, one in enumerate(models) if one.model_sha256 == pack.model_sha256), 0)
             setup = replace(setup_of_run(run.spec, answer.pack_position, models[index]), overrides=overrides)
             engine = self._open(models)
-        ref = replace(judged.ref, turn=NO_CORRECTION)
+        ref = replace(judged.ref, correction=NO_CORRECTION)
         found = screen_image(ref, setup=setup, workers=self._viewing(), engine=engine)
         if isinstance(found, FailedOutcome) or (isinstance(found, RefusedOutcome) and overrides != RefusalOverrides()):
             return found

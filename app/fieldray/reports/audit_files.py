@@ -283,7 +283,7 @@ def _unnamed(report: AuditReport) -> AuditReport:
         subject=replace(
             subject,
             paths=tuple(map(alias, subject.paths)),
-            labels_from=source if source in ("folders", "verdicts") else alias(source),
+            label_source=source if source in ("folders", "verdicts") else alias(source),
         ),
         audit=replace(
             found,

@@ -178,11 +178,11 @@ class StoredRun:
 
         The properties `pack`, `counts`, `warnings` and `manifest` of the copy then belong to that pack.
         """
-        return self if result.pack_position == self.pack_position else replace(self, position=result.pack_position)
+        return self if result.pack_position == self.pack_position else replace(self, pack_position=result.pack_position)
 
     def split_by_pack(self) -> tuple[StoredRun, ...]:
         """Return one copy of this run for each pack of the run. A copy's `position` is the position of that pack."""
-        return tuple(replace(self, position=position) for position in range(len(self.packs)))
+        return tuple(replace(self, pack_position=position) for position in range(len(self.packs)))
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

@@ -471,7 +471,7 @@ def work_list_statement(wanted: ResultFilter, order: ResultOrder) -> tuple[str, 
         values |= named
     descending = " DESC" if order.is_descending else ""
     sorts = "NOT INDEXED", f"{_SORTED.get(order.column)}{descending}, {_BY_CLASS}"
-    index, terms = _READ.get(replace(order, by_patient=False), sorts)
+    index, terms = _READ.get(replace(order, is_grouped_by_patient=False), sorts)
     return f"SELECT image_id FROM work_list {index} WHERE {' AND '.join(where)} ORDER BY {terms} LIMIT :limit", values
 
 

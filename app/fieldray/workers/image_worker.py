@@ -298,17 +298,17 @@ class ImageWorker:
         )
         tensors, key = view.shared.network_inputs, (image, wanted, box)
         tensor = tensors[key] = tensors[key] if key in tensors else to_network_input(image, wanted, box=box)
-        facts = replace(view.result.facts, pixel_map=tensor.input_to_image)
+        facts = replace(view.result.facts, input_to_image=tensor.input_to_image)
         notes = (*facts.notes, *(() if question.whole_image_input_spec else completeness_notes(image, lungs)))
         facts = replace(facts, notes=(*notes, *["read_twice"] * (detail == "finer")))
         view.result = replace(
             view.result,
             facts=facts,
             stage="inference",
-            values=tensor.values,
+            input_values=tensor.values,
             network_output=None,
             is_approximate=image.has_approximate_pixels,
-            step=image.reduction_factor,
+            reduction_factor=image.reduction_factor,
         )
 
     def _read_crop_finely(self, view: _PackAnalysis) -> None:
@@ -325,12 +325,12 @@ class ImageWorker:
         )
         view.result = replace(
             view.result,
-            facts=replace(view.result.facts, pixel_map=tensor.input_to_image),
+            facts=replace(view.result.facts, input_to_image=tensor.input_to_image),
             stage="inference",
-            values=tensor.values,
+            input_values=tensor.values,
             network_output=None,
             is_approximate=image.has_approximate_pixels,
-            step=image.reduction_factor,
+            reduction_factor=image.reduction_factor,
         )
 
     def _read(self, view: _PackAnalysis, needed: TargetSize | None) -> Image:
@@ -393,7 +393,7 @@ class ImageWorker:
         classifier, values = view.pack.classifier, view.result.input_values
         if classifier is None or values is None:
             return False
-        view.result = replace(view.result, values=None)
+        view.result = replace(view.result, input_values=None)
         announce_stage("inference")
         ran = calls.DeviceRunResult()
         if view.question.classifier_location == "elsewhere":

@@ -118,7 +118,7 @@ class StageTask:
     earlier_epoch_count: int
     panel_folder: Path
 
-    def steps(self, epoch: int) -> Iterator[float]:
+    def run_steps(self, epoch: int) -> Iterator[float]:
         """Perform the training steps of an epoch, and yield the loss of each step (see `TrainingTask.steps`)."""
         training, rate = self.samples.training, stage_learning_rate(self.stage, epoch - self.earlier_epoch_count)
         generator = np.random.default_rng((training.seed, epoch))
@@ -126,18 +126,18 @@ class StageTask:
             batch = self.samples.draw_batch(generator)
             yield self.engine.step(*batch, learning_rate=rate(step / training.steps_per_epoch))
 
-    def averaging_weight(self, steps: int) -> float:
+    def averaging_weight(self, step_count: int) -> float:
         """Return the factor (0..1) of the current weights in the running mean (see `TrainingTask.averaging_weight`)."""
-        return sparse_averaging_weight(steps)
+        return sparse_averaging_weight(step_count)
 
-    def validate(self, average: Weights, figures: EpochFigures) -> EpochFigures:
+    def validate(self, averaged_weights: Weights, figures: EpochFigures) -> EpochFigures:
         """Measure the averaged weights on the validation images, and store a picture of some images.
 
         The picture shows the same images after every epoch.
 
         Returns `figures` with the measured figures added (see `TrainingTask.validate`).
         """
-        return self.samples.validate(average, structs.replace(figures, side=self.stage.side), self.panel_folder)
+        return self.samples.validate(averaged_weights, structs.replace(figures, side=self.stage.side), self.panel_folder)
 
 
 class StageSamples:

@@ -415,7 +415,7 @@ class _FitTask:
         """The number of parts into which the training is divided. All parts have about the same number of steps."""
         return min(self.count, _MAX_PARTS)
 
-    def steps(self, epoch: int) -> Iterator[float]:
+    def run_steps(self, epoch: int) -> Iterator[float]:
         """Perform the training steps of a part, and yield the loss of each step (see `TrainingTask.steps`)."""
         data, effort, count = self.data, self.effort, self.count
         first, last = (count * part // self.parts for part in (epoch, epoch + 1))
@@ -424,11 +424,11 @@ class _FitTask:
             rate = effort.learning_rate * _share_of_rate(step, count)
             yield self.engine.step(data.images[chosen], data.targets[chosen], learning_rate=rate)
 
-    def averaging_weight(self, _steps: int) -> float:
+    def averaging_weight(self, _step_count: int) -> float:
         """Return 0, because this training does not average weights (see `TrainingTask.averaging_weight`)."""
         return 0.0
 
-    def validate(self, _average: Weights, figures: EpochFigures) -> EpochFigures:
+    def validate(self, _averaged_weights: Weights, figures: EpochFigures) -> EpochFigures:
         """Return `figures` unchanged, because this training has no validation (see `TrainingTask.validate`)."""
         return figures
 

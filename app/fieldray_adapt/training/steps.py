@@ -125,7 +125,7 @@ def train_recipe(
         start,
         training=training_samples(run, training),
         validation=validation,
-        options=replace(training_options(recipe, specification), start_share=recipe.training.start_share),
+        options=replace(training_options(recipe, specification), starting_weights_share=recipe.training.start_share),
         folder=folder,
         progress=lambda own_folder: partial(run.report_epoch, own_folder, work_name=work_name),
         train_one=run.trainer.train_classifier if run.trainer else train,

@@ -276,7 +276,7 @@ def training_time_range(
         server_s = 2 * measured.transfer_s + measured.gradient_s + measured.batch_count * update_s
         span = span.add(rounds_s, workers * rounds_s)
         return replace(span, best_s=max(span.best_s, server_s))
-    iteration, iterations = replace(measured, batches=workers), whole.batches_per_worker
+    iteration, iterations = replace(measured, batch_count=workers), whole.batches_per_worker
     if mode == "sync-split":
         iterations = float(measured.batch_count)
         if not as_printed_in_thesis:

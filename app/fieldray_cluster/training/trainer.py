@@ -86,7 +86,7 @@ class _DividedState:
         return self.layout.to_weights(self.state.weights)
 
     def set_weights(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
-        self.state = replace(self.state, values=self.layout.to_vector(weights))
+        self.state = replace(self.state, weights=self.layout.to_vector(weights))
 
     def optimiser_state(self) -> dict[str, NDArray[Any]]:
         state = self.state
@@ -100,7 +100,7 @@ class _DividedState:
 
     def set_optimiser_state(self, state: Mapping[str, NDArray[Any]]) -> None:
         moments = {"first_moment": state["first"], "second_moment": state["second"]}
-        self.state = replace(self.state, average=state["average"], steps=int(state["steps"]), **moments)
+        self.state = replace(self.state, averaged_weights=state["average"], update_count=int(state["steps"]), **moments)
 
 
 class DividedTrainer:

@@ -164,7 +164,7 @@ def run_workflow(path: Path, *, say: LineHandler) -> StatusCounts:
     graph = build_graph(workflow, recipe_folder=path.resolve().parent)
     with open_workflow_run(workflow, path, say=say) as run:
         progress = _Progress(run, graph)
-        progress.update()
+        progress.check_progress()
         if progress.is_over:
             say("Everything was done before.")
         else:
@@ -411,7 +411,7 @@ class _Progress:
         """Whether all tasks are finished or blocked, so that no task is left to run."""
         return all(stage.is_over for stage in self._stages.values())
 
-    def restart(self) -> None:
+    def requeue_running_tasks(self) -> None:
         """Queue all tasks again that were running (see `TaskSource.restart`)."""
         for stage in self._stages.values():
             stage.running_tasks.clear()
@@ -434,7 +434,7 @@ class _Progress:
                 ), policy
         return None
 
-    def record_end(self, task: str, event: Event) -> None:
+    def record_task_end(self, task: str, event: Event) -> None:
         """Store the end of a task, whose result is in `event`, and report the result to the user.
 
         See `TaskSource.record_end`.
@@ -448,7 +448,7 @@ class _Progress:
         on = f" on {outcome.node} in {outcome.seconds:.1f} s" if outcome.node else ""
         self._run.say(f"{task}: {event.status}{on}. {outcome.problem}".strip().removesuffix("."))
 
-    def update(self) -> None:
+    def check_progress(self) -> None:
         """Start experiments whose dependencies are done, and block experiments whose dependencies have failed.
 
         See `TaskSource.update`.

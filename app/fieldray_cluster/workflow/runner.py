@@ -292,7 +292,7 @@ class TaskRunner:
         return True
 
     def _submit_again(self, work: _Work) -> None:
-        work.spec = replace(work.spec, number=work.spec.attempt_number + 1)
+        work.spec = replace(work.spec, attempt_number=work.spec.attempt_number + 1)
         self._submit(work)
 
     def _answer(self, work: _Work) -> TaskResult | None:

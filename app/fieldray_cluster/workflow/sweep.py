@@ -171,7 +171,7 @@ class _Trials:
         best = best_trial(self._study)
         return "done" if best and self._run.journal.is_done(BEST_TRIAL_TASK_NAME, self._key(best, "run")) else "failed"
 
-    def restart(self) -> None:
+    def requeue_running_tasks(self) -> None:
         """Queue all trials again that were running when the sweep was interrupted (see `TaskSource.restart`)."""
         self._out.clear()
         self._waiting, self._has_winner = [], False
@@ -179,7 +179,7 @@ class _Trials:
             event = self._run.journal.latest.get(trial_name(trial.number))
             if event and event.status in ("done", "failed", "pruned") and event.key == self._key(trial, "train"):
                 self._begin(trial)
-                self.record_end(event.task, event)
+                self.record_task_end(event.task, event)
             else:
                 self._waiting.append(trial)
 
@@ -201,7 +201,7 @@ class _Trials:
         self._begin(trial)
         return self._spec(trial, "train", trial_name(trial.number)), self._sweep
 
-    def record_end(self, task: str, event: Event) -> None:
+    def record_task_end(self, task: str, event: Event) -> None:
         """Report the end of a trial to Optuna (see `TaskSource.record_end`).
 
         A trial that was stopped early is reported as pruned. If the whole sweep was stopped, the trial can resume.
@@ -232,7 +232,7 @@ class _Trials:
         status = "ended early" if event.status in ("stopped", "pruned") else event.status
         self._run.say(" ".join(part for part in (f"{task}: {status}.", last, problem) if part))
 
-    def update(self) -> None:
+    def check_progress(self) -> None:
         """Report new figures of running trials to Optuna, and stop poor trials (see `TaskSource.update`)."""
         for task, own in self._out.items():
             if self._report(task, own) and own.should_prune():

@@ -42,7 +42,7 @@ from fieldray_cluster.training.formulas import (
 )
 
 MEASURED = Measurements(gradient_s=5, transfer_s=2, batch_count=12)  # tg, tc and D
-ITERATION = AsynchronousTiming(measured=replace(MEASURED, batches=3), worker_count=3)  # D = N: one iteration
+ITERATION = AsynchronousTiming(measured=replace(MEASURED, batch_count=3), worker_count=3)  # D = N: one iteration
 ASYNCHRONOUS = AsynchronousTiming(measured=MEASURED, worker_count=3)  # D/N = 4
 
 

@@ -238,10 +238,10 @@ def test_a_failing_node_is_set_aside_by_name_without_costing_a_task_an_attempt(t
         work = PERFORMERS["fail_on_bad_node"]
         runner = TaskRunner(client, journal, run=tmp_path, preemptible=False, say=said.append, perform=work)
         nodes.add(worker("good/1", scheduler.wait_for_address(), tmp_path / "scratch")).wait_for_address()
-        first = dataclasses.replace(spec_in(tmp_path), task="a-0000", folder=tmp_path / "a-0000")
+        first = dataclasses.replace(spec_in(tmp_path), task_name="a-0000", folder=tmp_path / "a-0000")
         runner.submit(first, ONCE)
         for number in range(1, 3):
-            runner.submit(dataclasses.replace(spec_in(tmp_path), task=f"a-{number:04d}"), ONCE)
+            runner.submit(dataclasses.replace(spec_in(tmp_path), task_name=f"a-{number:04d}"), ONCE)
         events = wait_for_events(runner, 3)
     assert [event.status for event in events] == ["done"] * 3
     assert {event.outcome.node for event in events} == {"good/1"}

@@ -250,7 +250,7 @@ def read_zip(data: bytes, folder: Path) -> str | None:
         refs.append(ref)
         holds(len(refs) <= 70_000, "a list without end")
         holds(not ref.problem or ref.problem.code != "internal", "a member for which nobody thought of a reason")
-    for ref in list({one.member: one for one in refs if one.member is not None}.values())[:8]:
+    for ref in list({one.zip_member: one for one in refs if one.zip_member is not None}.values())[:8]:
         with refusals() as why:
             holds(len(read_bytes(ref)) <= 31 * 2**20, "more than was packed")
         lost += why

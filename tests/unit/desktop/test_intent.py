@@ -108,7 +108,7 @@ def test_a_watch_stays_a_watch_through_questions_and_start() -> None:
 
 def test_an_answered_question_closes_while_its_pack_is_loaded() -> None:
     playbook, _ = opened(CHILDREN, RememberedPack("children"))
-    playbook.update_packs(replace(reach(CHILDREN), is_settled=False), default=("", ""))
+    playbook.update_packs(replace(reach(CHILDREN), can_choose_pack=False), default=("", ""))
     assert playbook.answer(question(playbook), True) == () and playbook.question is None
     (run,) = playbook.update_packs(reach(CHILDREN), default=("", ""))
     assert isinstance(run, StartIntendedRunCommand) and run.intent.ages_confirmed
@@ -194,7 +194,7 @@ class Walk(RuleBasedStateMachine):
 
     def see(self) -> None:
         ready = tuple(entry for entry in PACKS if entry.problem is None)
-        reached = replace(reach(self.used, ready=ready), is_settled=self.wanted is None)
+        reached = replace(reach(self.used, ready=ready), can_choose_pack=self.wanted is None)
         self.do(self.playbook.update_packs(reached, default=self.default))
 
     def do(self, commands: Commands) -> None:

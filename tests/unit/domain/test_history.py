@@ -45,8 +45,8 @@ def test_a_run_matches_if_all_filters_match(wanted: RunFilter, is_listed: bool) 
         run=RUN, counts={"normal": 3}, counts_by_backend={"cpu": 3, "": 1}, counts_by_verdict={"agree": 1}
     )
     assert wanted.accepts(summary) == is_listed
-    assert not RunFilter(verdict="none").accepts(replace(summary, verdicts={"agree": 3}))
-    assert RunFilter(verdict="disagreed").accepts(replace(summary, verdicts={"disagree": 1}))
+    assert not RunFilter(verdict="none").accepts(replace(summary, counts_by_verdict={"agree": 3}))
+    assert RunFilter(verdict="disagreed").accepts(replace(summary, counts_by_verdict={"disagree": 1}))
 
 
 def test_verdict_filters_match_given_absent_or_disagreeing() -> None:

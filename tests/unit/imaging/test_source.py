@@ -125,7 +125,7 @@ def test_a_stamp_depends_on_size_times_key_and_path(stamps: FileStamper) -> None
     known = {stamps.stamp_of_data(path, DATA, STATE)}
     for state in (STATE._replace(modified_ns=10**18 + 1), STATE._replace(status_changed_ns=10**18 + 1)):
         known.add(stamps.stamp_of_data(path, DATA, state))
-    known.add(stamps.stamp_of_data(path, DATA + b"0", STATE._replace(size=100_001)))
+    known.add(stamps.stamp_of_data(path, DATA + b"0", STATE._replace(size_bytes=100_001)))
     known.add(stamps.stamp_of_data(Path("/images/b.dcm"), DATA, STATE))
     known.add(FileStamper(KEY[::-1], now_s=lambda: LATER).stamp_of_data(path, DATA, STATE))
     assert len(known) == 6

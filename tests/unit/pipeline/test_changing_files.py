@@ -48,14 +48,14 @@ class WorkersThatChangeFiles:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._pool, name)
 
-    def analyse_for_each(
+    def analyse_for_models(
         self, questions: Sequence[tuple[AnalysisRequest, Model | None]], *, run_elsewhere: RunElsewhere, **_: Any
     ) -> tuple[AnalysisResult, ...]:
         ((question, model),) = questions
         self._change(question.ref)
         assert model
         seen = self._pool.analyse(
-            replace(question, frame_spec=model.manifest.input, classifier_location="nowhere"), model=None
+            replace(question, whole_image_input_spec=model.manifest.input, classifier_location="nowhere"), model=None
         )
         if seen.input_values is not None and not seen.problem:
             run_elsewhere(0, seen.input_values)

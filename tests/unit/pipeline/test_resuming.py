@@ -236,7 +236,7 @@ def test_overruled_results_are_reused_in_the_same_and_later_runs(images: Path, v
     first = Run(images, stop_after=4)
     was = first.ready[0].image.most_urgent_result.outcome
     side = reason("view", view="LL")
-    wished = replace(was, ref=replace(was.ref, turn=Correction(90)), notes=(reason("screened_anyway"), side))
+    wished = replace(was, ref=replace(was.ref, correction=Correction(90)), notes=(reason("screened_anyway"), side))
     with ResultStore(first.database) as store:
         store.save_image(first.batch.run_id, wished, spec=first.batch.spec)
     for number in (first.batch.run_id, first.batch.run_id + 1):

@@ -226,7 +226,7 @@ def test_a_missing_device_is_raised_and_does_not_fail_the_image() -> None:
 )
 def test_a_shortage_of_the_system_is_raised_and_does_not_fail_the_image(error: Exception, code: str) -> None:
     class NoReaders:
-        def analyse_for_each(self, *_: object, **__: object) -> NoReturn:
+        def analyse_for_models(self, *_: object, **__: object) -> NoReturn:
             raise error
 
     with raises(EnvironmentProblem, code):

@@ -148,7 +148,7 @@ def test_for_a_turned_image_the_segmentation_matches_the_file(
 ) -> None:
     turn, path = Correction(90), tmp_path / "seg"
     sizes = replace(one.facts, rows=128, columns=160)
-    wished = replace(one, ref=replace(one.ref, turn=turn), facts=sizes, notes=(reason("turned_back"),))
+    wished = replace(one, ref=replace(one.ref, correction=turn), facts=sizes, notes=(reason("turned_back"),))
     seg.EXPORTER.write(path, run_with(results_of([wished])))
     found = highdicom.seg.segread(path / "00001.dcm").pixel_array.astype(bool)
     assert one.lungs is not None

@@ -76,7 +76,7 @@ def test_the_class_map_states_its_position_and_scale(tmp_path: Path) -> None:
 
 
 def test_the_class_map_of_a_crop_has_the_box_of_the_crop(tmp_path: Path) -> None:
-    facts = replace(image().facts, pixel_map=CoordinateMap(5.0, 200.0, 4.0, 50.0))
+    facts = replace(image().facts, input_to_image=CoordinateMap(5.0, 200.0, 4.0, 50.0))
     write_class_map(tmp_path / "a.png", image(facts=facts), tiny_manifest(), inputs=())
     about = json.loads((tmp_path / "a.png.map.json").read_text())
     assert about["box"] == {"left": 50.0, "top": 200.0, "width": 256.0, "height": 320.0}
@@ -102,7 +102,7 @@ def test_the_overlay_is_coloured_where_the_evidence_is_and_outlined(tmp_path: Pa
 
 def test_the_overlay_of_a_crop_is_coloured_inside_the_crop_alone(tmp_path: Path) -> None:
     everywhere = np.full((1, 2, 4), 6.0, np.float32)
-    facts = replace(image().facts, pixel_map=CoordinateMap(5.0, 200.0, 4.0, 50.0))  # rows 200 to 520, columns 50 to 306
+    facts = replace(image().facts, input_to_image=CoordinateMap(5.0, 200.0, 4.0, 50.0))  # rows 200 to 520, columns 50 to 306
     painted = overlay(tmp_path, image(facts=facts, class_maps=everywhere, lungs=None))
     is_coloured = painted.max(2) - painted.min(2) > 10
     rows, columns = np.flatnonzero(is_coloured.any(1)), np.flatnonzero(is_coloured.any(0))

@@ -207,7 +207,7 @@ def test_texts_of_any_length_stay_within_the_page(text: str, one: ScreenedOutcom
 @needs("pdftotext")
 def test_columns_of_the_list_never_touch(one: ScreenedOutcome, tmp_path: Path) -> None:
     """At least two millimetres stay free, also after a name that cannot be broken."""
-    named = called(replace(one, ref=replace(one.ref, member="m" * 200)), "N" * 90, "")
+    named = called(replace(one, ref=replace(one.ref, zip_member="m" * 200)), "N" * 90, "")
     write_pdf(tmp_path / "run.pdf", run_with(results_of([named]), options=ReportOptions(names_people=True)))
     last_page = printed("pdftotext", "-bbox", tmp_path / "run.pdf", "-").rpartition("<page")[2]
     words = re.findall(r'xMin="(.+?)" .*xMax="(.+?)" .*>(.+)</word>', last_page)
@@ -275,7 +275,7 @@ def test_a_run_without_results_gets_a_document(tmp_path: Path) -> None:
 
 def test_the_reason_for_read_first_is_printed_once_at_the_top(one: ScreenedOutcome) -> None:
     assert one.lungs is not None
-    lungs = replace(one.lungs, unseen=("left",), unseen_by=LungMeasurement("smaller", 0.02, 0.12))
+    lungs = replace(one.lungs, unseen_lungs=("left",), unseen_measurement=LungMeasurement("smaller", 0.02, 0.12))
     assert lungs.read_first_reason is not None
     unseen = replace(one, lungs=lungs, notes=(lungs.read_first_reason,))
     text = Wording(run_with([])).image_text(results_of([unseen])[0])
