@@ -64,7 +64,8 @@ def run_benchmark(recipe: Path, *, count: int, notify: Notify) -> BenchmarkRepor
         )
     ]
     method = (
-        f"Recipe {recipe.name}: {costs.batch_count} batches in an epoch, {4e-6 * costs.weight_count:.2f} MB of weights. "
+        f"Recipe {recipe.name}: {costs.batch_count} batches in an epoch, "
+        f"{4e-6 * costs.weight_count:.2f} MB of weights. "
         f"Transfer over loopback (tc): {1000 * costs.transfer_s:.2f} ms. Gradient (tg): "
         f"{1000 * costs.gradient_s:.1f} ms.",
         "In a step, a worker sets the weights, computes the gradient, and copies the gradient to one vector. A "

@@ -79,6 +79,7 @@ def _paired_with_another(side: ComparedPack) -> PackComparison:
         for of in ("auc", "detected", "falsely_referred", "sensitivity", "specificity")
     ]  # fmt: skip
     return PackComparison(
-        first=side, second=side, image_count=60, unit_count=31, patient_count=31, both_assessed_count=58, only_first_assessed_count=1, only_second_assessed_count=1, missing_image_count=3,
+        first=side, second=side, image_count=60, unit_count=31, patient_count=31, both_assessed_count=58,
+        only_first_assessed_count=1, only_second_assessed_count=1, missing_image_count=3,
         figures=tuple(figures),
     )  # fmt: skip

@@ -197,7 +197,7 @@ def command_parser(
 ) -> argparse.ArgumentParser:
     """Return the parser of all commands.
 
-    asked  the only command whose options are added; all other commands are listed by name. None adds all options
+    only_command  the only command whose options are added; all other commands are listed by name. None adds all options
     """
     parser = Parser(
         prog="fieldray",

@@ -391,8 +391,8 @@ def _unfit(node: str, why: Reason) -> IncompatibleNodes:
 class Piece:
     """A piece of an archive: the images with the indices from `start` to `stop` - 1.
 
-    `death_count` is the number of workers that died while screening the piece. `image_counts_before_death` are the nodes of these workers, each
-    with the number of images that the node had screened before its first death.
+    `death_count` is the number of workers that died while screening the piece. `image_counts_before_death` are the
+    nodes of these workers, each with the number of images that the node had screened before its first death.
     """
 
     start: int

@@ -44,8 +44,7 @@ from fieldray.domain.finding import WORK_LIST_ORDER
 from fieldray.domain.run import Verdict
 from fieldray.errors import FieldrayError, UsageProblem
 from fieldray.reasons import reason
-from fieldray.settings import ROW_BY_KEY, SETTING_ROWS, Settings
-from fieldray.settings import load_settings
+from fieldray.settings import ROW_BY_KEY, SETTING_ROWS, Settings, load_settings
 from fieldray.store.results import ResultStore
 from fieldray.translation import Translator, languages
 

@@ -17,10 +17,10 @@ from fieldray.domain.model import OperatingPoint
 class Agreement:
     """How far two judges agree on units (images, examinations or patients) that both judged.
 
-    first, second     the judges: "pack", "reference" for the reference labels, or a reader's name
-    units             number of units that both judged
-    agreed            number of units for which both judges gave the same answer
-    kappa, low, high  Cohen's kappa, -1..1, and the ends of its 95 % interval
+    first, second                 the judges: "pack", "reference" for the reference labels, or a reader's name
+    unit_count                    number of units that both judged
+    agreed_count                  number of units for which both judges gave the same answer
+    kappa, kappa_low, kappa_high  Cohen's kappa, -1..1, and the ends of its 95 % interval
     """
 
     first: str

@@ -75,12 +75,14 @@ ENGLISH_CLASS_NAMES: Final = ClassNames()  # English names
 class ReferenceLabels:
     """The reference labels of images, by image key (`ImageRef.key`).
 
-    truths              whether the finding is present. With several readers the majority decides; a tie gives no label
-    patients, exams     the patient and the examination of an image, if the table names them
-    reader_labels       by reader and image key, whether the reader found the finding
-    rows_without_image  number of table rows whose image was not screened: key True counts rows with the finding, key
-                        False rows without
-    notes               messages about table rows and images that were left out, and about unusual class names
+    truth_by_image                   whether the finding is present. With several readers the majority decides; a tie
+                                     gives no label
+    patient_by_image, exam_by_image  the patient and the examination of an image, if the table names them
+    reader_labels                    by reader and image key, whether the reader found the finding
+    rows_without_image_by_truth      number of table rows whose image was not screened: key True counts rows with the
+                                     finding, key False rows without
+    notes                            messages about table rows and images that were left out, and about unusual class
+                                     names
     """
 
     truth_by_image: Mapping[str, bool]
@@ -98,8 +100,8 @@ def labels_from_folders(
 
     For a file inside a zip file, the folder is the folder inside the zip file.
 
-    positive  names of the folders of positive images, in any letter case; without such names, `known_names` decides
-    usual     class names that are recognised without `positive`
+    positive     names of the folders of positive images, in any letter case; without such names, `known_names` decides
+    known_names  class names that are recognised without `positive`
 
     Raises UsageProblem unless there are positive and negative images, or if it is unknown which class is positive.
     """
@@ -122,7 +124,8 @@ def truth_by_class(
     """Return for each class name whether the class is positive.
 
     With `positive`, every class that `positive` does not name is negative. Without `positive`, each name must be in
-    `known_names`. One exception: of exactly two names, one is enough. "normal" in `known_names` makes "tuberculosis" positive.
+    `known_names`. One exception: of exactly two names, one is enough. "normal" in `known_names` makes "tuberculosis"
+    positive.
 
     Raises UsageProblem if the positive class stays unknown, or if all class names are positive, or all are negative.
     """
@@ -185,10 +188,10 @@ def labels_from_table(
     UTF-16 with a byte order mark, or Windows-1251. The column layouts of NIH ChestX-ray14, CheXpert and VinDr-CXR are
     recognised as well.
 
-    refs      the images screened or to be screened
-    positive  the labels that mean “with the condition”; see `truth_by_class`
-    columns   names of the columns "image", "label", "patient", "exam" and "reader", if unusual
-    usual     class names that are recognised without `positive`
+    refs         the images screened or to be screened
+    positive     the labels that mean “with the condition”; see `truth_by_class`
+    columns      names of the columns "image", "label", "patient", "exam" and "reader", if unusual
+    known_names  class names that are recognised without `positive`
 
     Raises UsageProblem, with every problem and its line number, if the table cannot be read, lacks a column, gives one
     image two labels, or has two patient numbers that a person would read as one. UsageProblem is also raised if no row

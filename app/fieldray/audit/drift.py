@@ -52,17 +52,19 @@ _Z_95: Final = 1.644854
 class Drift:
     """The drift of one quantity of a run against a reference.
 
-    of                 the quantity compared
-    against            the reference: the images that the pack was measured on, or earlier images of the same folder,
-                       screened with the same model and settings
-    index              population stability index (PSI), 0 or more
-    limit              the PSI above which the drift counts. In at least 95 of 100 runs without a drift, PSI is lower.
-                       The limit is never below the smallest notable PSI
-    images, reference  number of images of the run, and of the reference
-    is_more            whether the last bin contains a larger share of the run's images than of the reference's images
-    now, before        a value of the run, and a value of the reference, for a person to compare. Scores (0..1) and
-                       exposure (0..255): the mean, taken from the middles of the bins. Refused and evidence: the
-                       percentage of images in the last bin
+    quantity                    the quantity compared
+    reference_kind              the reference: the images that the pack was measured on, or earlier images of the same
+                                folder, screened with the same model and settings
+    index                       population stability index (PSI), 0 or more
+    limit                       the PSI above which the drift counts. In at least 95 of 100 runs without a drift, PSI is
+                                lower. The limit is never below the smallest notable PSI
+    image_count, reference_image_count
+                                number of images of the run, and of the reference
+    is_last_bin_larger          whether the last bin contains a larger share of the run's images than of the reference's
+                                images
+    run_value, reference_value  a value of the run, and a value of the reference, for a person to compare. Scores (0..1)
+                                and exposure (0..255): the mean, taken from the middles of the bins. Refused and
+                                evidence: the percentage of images in the last bin
     """
 
     quantity: DriftQuantity
@@ -111,8 +113,8 @@ def measure_drift(
 
     Half an image is added to every bin of both histograms, so that an empty bin does not make the index infinite.
 
-    now, before  number of images in each bin, of the run and of the reference; at least one image each
-    of, against  the quantity that was counted, and the reference
+    run_counts, reference_counts  number of images in each bin, of the run and of the reference; at least one image each
+    quantity, reference_kind      the quantity that was counted, and the reference
 
     Raises ValueError if the histograms have different numbers of bins, or if one of the histograms is empty.
     """
@@ -215,8 +217,8 @@ def compare_histograms(
 ) -> tuple[Drift, ...]:
     """Return the drift of each quantity between a run and a reference.
 
-    now, before  histograms of the run and of the reference, by quantity
-    against      the kind of reference
+    run_histograms, reference  histograms of the run and of the reference, by quantity
+    reference_kind             the kind of reference
 
     A quantity with too few images in the run or in the reference is left out.
     """

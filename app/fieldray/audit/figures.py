@@ -69,8 +69,8 @@ class PointPerformance:
 class CalibrationBin:
     """A bin of the calibration: units (images, examinations or patients) with similar scores.
 
-    mean_score  mean calibrated score, 0..1
-    positives   share of the units with the condition
+    mean_score      mean calibrated score, 0..1
+    positive_share  share of the units with the condition
     """
 
     mean_score: float
@@ -82,7 +82,7 @@ class Subgroup:
     """The figures of a part of an audit's units (images, examinations or patients).
 
     attribute, name  an attribute and the value that all units of the subgroup have; for example "sex" and "F"
-    units            number of units of the subgroup
+    unit_count       number of units of the subgroup
     auc              area under the ROC curve
     points           the performance of each operating point on the subgroup
     """
@@ -98,8 +98,8 @@ class Subgroup:
 class NotAssessedUnits:
     """Numbers of units (images, examinations or patients) that were not assessed for one reason.
 
-    positives  number of units with the condition
-    negatives  number of units without the condition
+    positive_count  number of units with the condition
+    negative_count  number of units without the condition
     """
 
     reason: Reason
@@ -111,26 +111,26 @@ class NotAssessedUnits:
 class Audit:
     """All results of an audit.
 
-    Every figure except `image_count` and `patient_count` counts units: images, examinations or patients, as the audit's rule
-    says.
+    Every figure except `image_count` and `patient_count` counts units: images, examinations or patients, as the audit's
+    rule says.
 
-    positives          number of units with the condition
-    assessed_units     number of units with a score, or with an image to be read first
-    auc                area under the ROC curve of the scores
-    roc_points         points of the ROC curve (1 - specificity, sensitivity)
-    prevalence         prevalence at which the predictive values hold, 0..1
+    positive_count       number of units with the condition
+    assessed_unit_count  number of units with a score, or with an image to be read first
+    auc                  area under the ROC curve of the scores
+    roc_points           points of the ROC curve (1 - specificity, sensitivity)
+    prevalence           prevalence at which the predictive values hold, 0..1
     counts_by_category_and_truth
-                       number of units by category, and then by truth (True: with the condition)
+                         number of units by category, and then by truth (True: with the condition)
     unsure_share, refused_share
-                       share of all units that are uncertain, and share of all units that are not suitable
-    not_assessed       units that were not assessed, by reason
-    calibration_bins   calibration bins of equal numbers of units
-    calibration_error  0..1. In each bin: distance between the mean score and the share of units with the condition.
-                       The error is the mean of these distances
-    misclassified      units falsely referred or missed at the first operating point. The most certain mistakes come
-                       first, units without a score last
-    agreements         kappas of pack, reference and readers
-    cases              all images
+                         share of all units that are uncertain, and share of all units that are not suitable
+    not_assessed         units that were not assessed, by reason
+    calibration_bins     calibration bins of equal numbers of units
+    calibration_error    0..1. In each bin: distance between the mean score and the share of units with the condition.
+                         The error is the mean of these distances
+    misclassified        units falsely referred or missed at the first operating point. The most certain mistakes come
+                         first, units without a score last
+    agreements           kappas of pack, reference and readers
+    cases                all images
     """
 
     rule: CountingRule

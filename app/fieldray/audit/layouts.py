@@ -32,10 +32,10 @@ Cells = Mapping[str, str]
 class LabelRow:
     """One row of a table of labels, in a form that is common to all layouts.
 
-    text       the label as written, for messages
-    classes    the classes that are present, in lower case
-    uncertain  the classes that the table marks as uncertain
-    reader     the person who read the image; empty if the table does not name readers
+    label_text         the label as written, for messages
+    classes            the classes that are present, in lower case
+    uncertain_classes  the classes that the table marks as uncertain
+    reader             the person who read the image; empty if the table does not name readers
     """
 
     line_number: int

@@ -72,11 +72,11 @@ class ProposalGoal:
 class ThresholdProposal:
     """A proposed threshold, with the performance on the images for which the threshold was chosen.
 
-    wanted                   the goal of the choice
-    unsure_low, unsure_high  the ends of the uncertain zone
-    sensitivity              share of all units with the condition that were referred
-    specificity              share of all units without the condition that were not referred
-    images, patients         numbers of images and patients of the audit
+    goal                        the goal of the choice
+    unsure_low, unsure_high     the ends of the uncertain zone
+    sensitivity                 share of all units with the condition that were referred
+    specificity                 share of all units without the condition that were not referred
+    image_count, patient_count  numbers of images and patients of the audit
 
     If the goal is a sensitivity, the interval of the specificity is wider than usual, because the threshold was chosen
     on these images. If the goal is a specificity, the interval of the sensitivity is wider.
@@ -160,13 +160,13 @@ def propose_operating_point(
 class AuditSubject:
     """The subject of an audit: pack, label, images and dates.
 
-    names        the pack's name by language; empty if the pack is no longer installed
-    meaning      the label's meaning by language; empty if the pack is no longer installed
-    labels_from  source of the reference labels: "folders", "verdicts", or the path of the label table
-    paths        the folders and files of the audited run
-    audited_s    time of the audit, seconds since 1970 (UTC)
-    position     position of the pack in the run, 0 for the first pack
-    class_names  the pack's own names of the classes; see `Manifest`
+    pack_names     the pack's name by language; empty if the pack is no longer installed
+    meaning        the label's meaning by language; empty if the pack is no longer installed
+    label_source   source of the reference labels: "folders", "verdicts", or the path of the label table
+    paths          the folders and files of the audited run
+    audited_s      time of the audit, seconds since 1970 (UTC)
+    pack_position  position of the pack in the run, 0 for the first pack
+    class_names    the pack's own names of the classes; see `Manifest`
     """
 
     pack: str
@@ -200,8 +200,8 @@ class AuditSubject:
 class ComparedPack:
     """One of the two packs of a comparison, with the run that contains the pack's results.
 
-    point     the operating point with which the run decided; None if there was none
-    position  position of the pack in the run, 0 for the first pack
+    point          the operating point with which the run decided; None if there was none
+    pack_position  position of the pack in the run, 0 for the first pack
     """
 
     run_id: int
@@ -215,12 +215,12 @@ class ComparedPack:
 class PairedFigure:
     """One figure of two packs, measured on the same units (images, examinations or patients).
 
-    of                     "auc": area under the ROC curve. "detected" and "falsely_referred": shares of all units, as
+    name                   "auc": area under the ROC curve. "detected" and "falsely_referred": shares of all units, as
                            in `PointPerformance`. "sensitivity" and "specificity": shares of the units that both packs
                            assessed
     difference, low, high  the second pack's figure minus the first pack's figure, and the ends of the difference's 95 %
                            interval
-    only_right             number of units that only the first pack judged correctly, and number that only the second
+    only_right_counts      number of units that only the first pack judged correctly, and number that only the second
                            pack judged correctly; None for "auc"
     """
 
@@ -237,13 +237,15 @@ class PairedFigure:
 class PackComparison:
     """The comparison of two packs on the labelled images that are in both runs.
 
-    images, patients         numbers of images in both runs, and of their patients
-    units                    number of units (images, examinations or patients, as the audit's rule says)
-    both                     number of units that both packs assessed
-    only_first, only_second  number of units that only the first pack assessed, and that only the second pack assessed
-    elsewhere                number of labelled images that are not in the second run
-    kappa                    (kappa, low, high): Cohen's kappa between the packs, on whether a unit is referred, and the
-                             ends of the 95 % interval. None unless both packs have an operating point
+    image_count, patient_count  numbers of images in both runs, and of their patients
+    unit_count                  number of units (images, examinations or patients, as the audit's rule says)
+    both_assessed_count         number of units that both packs assessed
+    only_first_assessed_count, only_second_assessed_count
+                                number of units that only the first pack assessed, and that only the second pack
+                                assessed
+    missing_image_count         number of labelled images that are not in the second run
+    kappa                       (kappa, low, high): Cohen's kappa between the packs, on whether a unit is referred, and
+                                the ends of the 95 % interval. None unless both packs have an operating point
     """
 
     first: ComparedPack
@@ -350,12 +352,13 @@ def _figure(of: str, hits: NDArray[np.bool_], patients: Sequence[str], *, is_wro
 class AuditReport:
     """The contents of an audit report.
 
-    rows_without_image  number of table rows whose image is not in the run: key True counts rows with the condition, key
-                        False rows without
-    drifts              the drift of the run's images against the references
-    proposal            a local operating point that a person may adopt
-    threshold_plan      the threshold plan; None if every unit has the condition, or if no unit has the condition
-    pack_comparison     the comparison with a second pack, or None
+    rows_without_image_by_truth  number of table rows whose image is not in the run: key True counts rows with the
+                                 condition, key False rows without
+    drifts                       the drift of the run's images against the references
+    proposal                     a local operating point that a person may adopt
+    threshold_plan               the threshold plan; None if every unit has the condition, or if no unit has the
+                                 condition
+    pack_comparison              the comparison with a second pack, or None
     """
 
     subject: AuditSubject
@@ -378,9 +381,9 @@ _ROUNDING: Final = 1e-9
 class ScreeningPrices:
     """Prices of screening per unit (image, examination or patient), 0 or more, all in one currency.
 
-    screening  price of screening one unit
-    test       price of testing one referred unit
-    unsure     price of a second reading of one unit in the uncertain zone, referred or not
+    screening             price of screening one unit
+    test_price            price of testing one referred unit
+    second_reading_price  price of a second reading of one unit in the uncertain zone, referred or not
     """
 
     screening: float = 0.0

@@ -189,10 +189,10 @@ class MeasurementSize:
 class BenchmarkCase:
     """A model on a backend, to be timed.
 
-    name      name of the case for a person; no other case of the benchmark has this name
-    priority  scheduling priority of the backend's process
-    details   descriptions of the backends that ran the case, such as device and library version; filled while the case
-              runs
+    name                  name of the case for a person; no other case of the benchmark has this name
+    priority              scheduling priority of the backend's process
+    backend_descriptions  descriptions of the backends that ran the case, such as device and library version; filled
+                          while the case runs
     """
 
     name: str
@@ -299,9 +299,9 @@ Block = BulletList | Table
 class BenchmarkReport:
     """A benchmark report.
 
-    kind    name of the JSON file, without suffix
-    blocks  the tables and lists to print
-    data    the values of the JSON file that come after time, program and system
+    file_stem    name of the JSON file, without suffix
+    blocks       the tables and lists to print
+    json_values  the values of the JSON file that come after time, program and system
     """
 
     file_stem: str

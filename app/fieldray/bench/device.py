@@ -54,10 +54,10 @@ FILE_SCOPE: Final = "file to scores"
 class Measurement:
     """The times of one case in one scope under one load, in milliseconds by repetition.
 
-    scope           NETWORK_SCOPE or FILE_SCOPE
-    level           the load made by the benchmark
-    energy          (joules, seconds) of the CPU for each repetition, where the system counts energy
-    measured_loads  CPU load measured before each repetition, while the program itself was idle
+    scope               NETWORK_SCOPE or FILE_SCOPE
+    level               the load made by the benchmark
+    joules_and_seconds  (joules, seconds) of the CPU for each repetition, where the system counts energy
+    measured_loads      CPU load measured before each repetition, while the program itself was idle
     """
 
     case: BenchmarkCase
@@ -119,7 +119,7 @@ class EnergyMeter:
 
     @contextlib.contextmanager
     def measure_energy(self, joules_and_seconds: list[tuple[float, float]]) -> Iterator[None]:
-        """Measure the energy of the CPU during the block, and append (joules, seconds) to the list `joules_and_seconds`.
+        """Measure the energy of the CPU during the block, and append (joules, seconds) to `joules_and_seconds`.
 
         If the counters cannot be read, nothing is appended, and `problem` then gives the reason.
         """
@@ -253,10 +253,10 @@ def device_report(
 ) -> BenchmarkReport:
     """Make the report of `bench device`.
 
-    problems  the reason why a case could not be measured, by case name
-    images    phrase that names the measured images
-    costs     power and price of the backends, as the user gave them
-    more      additional sentences for the end of the report
+    problems        the reason why a case could not be measured, by case name
+    image_phrase    phrase that names the measured images
+    costs           power and price of the backends, as the user gave them
+    more_sentences  additional sentences for the end of the report
     """
     notes = [f"Run on {image_phrase}, in a fresh process for each repetition."]
     if any(one.joules_and_seconds for one in measured):

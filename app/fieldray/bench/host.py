@@ -79,7 +79,7 @@ class ScreeningTrial:
     """The outcome of screening one image as a trial.
 
     problem           the reason why the trial failed, or None
-    seconds           time from loading the pack to the image's result
+    duration_s        time from loading the pack to the image's result
     has_edgetpu_file  whether the pack has a file for the Edge TPU
     """
 

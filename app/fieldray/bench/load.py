@@ -80,9 +80,9 @@ def load_study_report(
 ) -> BenchmarkReport:
     """Make the report of `bench load`.
 
-    cells     a measurement of each case under each load level, and of each case without load
-    problems  the reason why a case could not be measured, by case name
-    images    phrase that names the measured images
+    cells         a measurement of each case under each load level, and of each case without load
+    problems      the reason why a case could not be measured, by case name
+    image_phrase  phrase that names the measured images
     """
     disturbed = _disturbance(cells)
     marks = {} if disturbed else DISSERTATION_TIME_INCREASES  # disturbed figures are not compared with the dissertation

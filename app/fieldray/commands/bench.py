@@ -280,7 +280,9 @@ def _measured_after_rehearsal(
     from fieldray.bench import device
 
     began_s = time.monotonic()
-    short = device.measure_cases(given, replace(effort, repetition_count=1, image_count=_REHEARSED), notify=lambda _text: None)
+    short = device.measure_cases(
+        given, replace(effort, repetition_count=1, image_count=_REHEARSED), notify=lambda _text: None
+    )
     each_s = sum(one.times_ms_by_repetition[0][-1] for one in short if one.times_ms_by_repetition) / 1000
     total_s = effort.repetition_count * (time.monotonic() - began_s + (effort.image_count - _REHEARSED) * each_s)
     console.print_line(f"This will take about {duration_text(total_s)}.")

@@ -170,7 +170,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
         return 2
 
     is_listed = options.json is None
-    with screening_run(options, console, target=options.json, prints_work_list=is_listed, watches=options.watch) as done:
+    with screening_run(
+        options, console, target=options.json, prints_work_list=is_listed, watches=options.watch
+    ) as done:
         code = done.report.finish(
             done.batch,
             done.session,
@@ -201,9 +203,9 @@ def screening_run(
 ) -> Iterator[FinishedRun]:
     """Screen all images under `options.paths`, and yield the finished run, whose session is open in the `with` block.
 
-    target    target of the JSON lines (see `json_lines`)
-    has_list  whether the work list is printed at the end
-    watches   whether the folders are watched until somebody stops the run
+    target            target of the JSON lines (see `json_lines`)
+    prints_work_list  whether the work list is printed at the end
+    watches           whether the folders are watched until somebody stops the run
 
     Raises UsageProblem, PackProblem, StorageProblem, BackendProblem.
     """

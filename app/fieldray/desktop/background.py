@@ -69,7 +69,7 @@ class BackgroundTasks(QObject):
     def run_with_services(self, work: Callable[[Services], Any], **run_options: Any) -> Future[Any] | None:
         """Run `work(services)` in the background as soon as the services are open.
 
-        how  the keyword arguments of `run`
+        run_options  the keyword arguments of `run`
 
         Returns the value of `run`.
         """

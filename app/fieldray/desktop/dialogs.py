@@ -95,7 +95,7 @@ def lay_out_dialog(dialog: QDialog, page: QWidget, buttons: QWidget) -> None:
 def make_title_list(lines: Sequence[str], *, accessible_name: str) -> QListWidget:
     """Make a list of titles. A click on a title shows the content next to the list.
 
-    named  name of the list for screen readers
+    accessible_name  name of the list for screen readers
     """
     made = QListWidget()
     made.setSpacing(3)

@@ -31,9 +31,9 @@ _PRESET_PERCENTILES: Final = ((0.0, 100.0), (1.0, 75.0), (25.0, 99.8), (10.0, 90
 class ImagePyramid:
     """An image at several resolutions, for fast painting at any zoom.
 
-    levels          pixels of each resolution; levels[k] has 1 / 2**k of the image's rows and columns
-    initial_window  the display window in which the image is shown first
-    presets         display windows of the keys 1 to 5; None for the display window of the file
+    levels                  pixels of each resolution; levels[k] has 1 / 2**k of the image's rows and columns
+    initial_display_window  the display window in which the image is shown first
+    display_window_presets  display windows of the keys 1 to 5; None for the display window of the file
     """
 
     image: Image
@@ -298,13 +298,13 @@ class MeasurementLine(NamedTuple):
 class ViewState:
     """The state of an image's view: zoom, position, orientation, display window and measurements.
 
-    zoom      magnification; 1 fits the image into the view
-    center    point of the image in the middle of the view; None for the image's centre
-    turns     number of clockwise quarter turns, after mirroring
-    mirrored  whether the image is mirrored left-right
-    inverted  whether black and white are swapped
-    window    the display window; None for that of the file
-    lines     the lines of measurement
+    zoom               magnification; 1 fits the image into the view
+    image_center       point of the image in the middle of the view; None for the image's centre
+    quarter_turns      number of clockwise quarter turns, after mirroring
+    is_mirrored        whether the image is mirrored left-right
+    is_inverted        whether black and white are swapped
+    display_window     the display window; None for that of the file
+    measurement_lines  the lines of measurement
     """
 
     zoom: float = 1.0
@@ -464,13 +464,14 @@ _MESH_STEP: Final = 32
 class ImageOverlays:
     """The overlays of the current image that come from its comparison with a prior image.
 
-    prior           the prior image, aligned to the current image, with the prior image's display windows
-    step            reduction factor: one pixel of `aligned_prior` covers `reduction_factor` x `reduction_factor` pixels of the current image
-    difference      colours of the change, and the region of the current image that they cover
-    mesh            lines of a straight grid on the prior image, aligned to the current image, in pixels of the current
-                    image
-    matched_points  points of the current image that were matched with the prior image and used to align it, in pixels
-    region_centres  middle of each region that differs, the strongest difference first, in pixels
+    aligned_prior     the prior image, aligned to the current image, with the prior image's display windows
+    reduction_factor  reduction factor: one pixel of `aligned_prior` covers `reduction_factor` x `reduction_factor`
+                      pixels of the current image
+    difference        colours of the change, and the region of the current image that they cover
+    alignment_grid    lines of a straight grid on the prior image, aligned to the current image, in pixels of the
+                      current image
+    matched_points    points of the current image that were matched with the prior image and used to align it, in pixels
+    region_centres    middle of each region that differs, the strongest difference first, in pixels
     """
 
     aligned_prior: ImagePyramid

@@ -28,7 +28,7 @@ class PackInUse:
     version       version of the pack
     model_sha256  SHA-256 of the network
     ages_years    ages for which the pack was made; None for any age
-    source        the listed pack from which the model was loaded; ignored by `==`
+    listed_pack   the listed pack from which the model was loaded; ignored by `==`
     """
 
     name: str
@@ -57,12 +57,12 @@ class PackInUse:
 class AvailablePacks:
     """The packs that are available at one moment, with the facts needed to choose a pack for images.
 
-    pack_in_use          the pack in use, or None
-    point                name of the operating point in use; "" for the pack's first; None if a person chose the point
-    additional_packs     additional packs that screen together with the pack in use
-    ready_packs          packs that can be used without asking a person, the pack in use first
-    is_chosen_by_person  whether a person chose the pack in use, or connected the pack's drive
-    is_settled           whether the search for packs is done, no pack is loading, and no question about a pack is open
+    pack_in_use           the pack in use, or None
+    operating_point_name  name of the operating point in use; "" for the pack's first; None if a person chose the point
+    additional_packs      additional packs that screen together with the pack in use
+    ready_packs           packs that can be used without asking a person, the pack in use first
+    is_chosen_by_person   whether a person chose the pack in use, or connected the pack's drive
+    can_choose_pack       whether the search for packs is done, no pack is loading, and no question about a pack is open
     """
 
     pack_in_use: PackInUse | None = None
@@ -89,7 +89,7 @@ class AvailablePacks:
 class ScreeningIntent:
     """A person's wish to screen some paths, with the answers given so far.
 
-    number               serial number from 0; tells apart two intents with the same folder and pack
+    serial_number        serial number from 0; tells apart two intents with the same folder and pack
     paths                files and folders to screen
     listed_image_count   number of images in the shown list; 0 if the list belongs to other paths
     clicked_pack         the pack on whose card a person clicked
@@ -98,7 +98,7 @@ class ScreeningIntent:
     pack                 the pack to use; None until it is known
     additional_packs     additional packs; `ages_confirmed` holds for these packs and `pack` together
     ages_confirmed       whether a person confirmed that the patients have the packs' ages; None before the answer
-    watches              whether images that are added to these folders later are screened, too
+    watches_folders      whether images that are added to these folders later are screened, too
     """
 
     serial_number: int
@@ -146,8 +146,8 @@ class CollectPathFactsCommand:
 class UsePackCommand:
     """The command to put a pack in use.
 
-    point            name of the operating point; "" for the pack's first operating point
-    is_card_clicked  whether a person has just clicked the pack's card; False for an earlier choice
+    operating_point_name  name of the operating point; "" for the pack's first operating point
+    is_card_clicked       whether a person has just clicked the pack's card; False for an earlier choice
     """
 
     candidate: PackCandidate
@@ -231,7 +231,7 @@ class IntentStateMachine:
     def drop_intent(self, *, replacement_paths: Sequence[Path] = ()) -> Commands:
         """Cancel the waiting intent with its answers, and report that its paths were not screened.
 
-        instead  paths that are opened in place of the intent's paths; equal paths are not reported
+        replacement_paths  paths that are opened in place of the intent's paths; equal paths are not reported
         """
         lost, self.intent, self.question, self._prepared = self.intent, None, None, None
         return (

@@ -203,9 +203,9 @@ def make_actions(
 ) -> dict[str, QAction]:
     """Return a QAction for each command. The keys of an action work where `Key.scope` says.
 
-    commands  functions by the name of the command
-    window    the window
-    reading   the widgets of the work list and the image
+    commands         functions by the name of the command
+    window           the window
+    reading_widgets  the widgets of the work list and the image
 
     The `text` of an action is for menus, `iconText` is the name of the command alone, and `toolTip` the name with the
     key in brackets.

@@ -33,10 +33,10 @@ QuestionKind = Literal["unknown_key", "namesake", "legacy", "older"]
 class PackQuestion:
     """A question that a person must answer before a pack is used.
 
-    kind       subject of the question, such as "unknown_key"
-    candidate  the pack
-    reason     the question as a message
-    answered   earlier questions about the pack that the person answered with yes
+    kind             subject of the question, such as "unknown_key"
+    candidate        the pack
+    reason           the question as a message
+    confirmed_kinds  earlier questions about the pack that the person answered with yes
     """
 
     kind: QuestionKind
@@ -53,7 +53,7 @@ class PackController(QObject):
     packs_listed      emitted when the list of available packs has changed
     model_changed     emitted when another pack is in use, or its operating points have changed
     question_changed  emitted when a question about a pack was opened or answered
-    card_read         emitted with the text of a model card
+    model_card_read   emitted with the text of a model card
     """
 
     packs_listed = Signal()
@@ -477,9 +477,9 @@ class AdditionalPacks(QObject):
 
         An additional pack fits if it is not the pack in use, and if all chosen packs accept some common ages.
 
-        used  the pack in use, or None
-        here  folders of the packs that are available now; a pack in any other folder is removed. None during a run,
-              which has its packs in memory; then no pack is removed for this reason
+        pack_in_use        the pack in use, or None
+        available_folders  folders of the packs that are available now; a pack in any other folder is removed. None
+                           during a run, which has its packs in memory; then no pack is removed for this reason
         """
         self._used, self._here = pack_in_use, available_folders
         if self.ticked_packs:

@@ -87,9 +87,9 @@ class RunOperations(QObject):
 class PastRuns(RunOperations):
     """The list of past runs as read last, the filter of the list, and the last comparison of two runs.
 
-    summaries       all past runs with their counts
-    comparison      the last comparison of two runs, or None
-    quality_by_day  number of images with each note on image quality, by day
+    summaries                   all past runs with their counts
+    comparison                  the last comparison of two runs, or None
+    quality_note_counts_by_day  number of images with each note on image quality, by day
     """
 
     opened = Signal(int, object)  # row id of the image to open (0 for none), and the RunWithPacks
@@ -149,7 +149,7 @@ class PastRuns(RunOperations):
     def save_monthly_report(self, folder: Path, first_day: datetime.date, translator: Translator) -> None:
         """Write the report on a month into a folder.
 
-        first  the first day of the month
+        first_day  the first day of the month
         """
 
         def save(services: Services) -> None:
@@ -427,10 +427,10 @@ _MAX_SAMPLES: Final = 600  # about one sample for each point of the screen
 class LoadSample:
     """Speed and load at one moment of a run, for the plots of the status page.
 
-    at_s         seconds since the run began
-    fps          images per second of the network alone; None before the third image of a device
-    cpu_percent  CPU load of the whole computer
-    memory_mb    memory of all processes of this program
+    elapsed_s     seconds since the run began
+    images_per_s  images per second of the network alone; None before the third image of a device
+    cpu_percent   CPU load of the whole computer
+    memory_mb     memory of all processes of this program
     """
 
     elapsed_s: float

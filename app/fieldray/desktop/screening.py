@@ -123,7 +123,7 @@ class ScreeningController(QObject):
     def start(self, *, listed_image_count: int = 0) -> None:
         """Start a run over the chosen folders, or over the folders of the visible work list.
 
-        listed  number of images in the visible work list; ignored while other folders wait to be screened
+        listed_image_count  number of images in the visible work list; ignored while other folders wait to be screened
         """
         if self.can_start:
             images = listed_image_count if self.state != "waiting" else 0

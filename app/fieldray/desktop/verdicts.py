@@ -47,9 +47,9 @@ class ReadVerdictCommand:
 class WriteVerdictCommand:
     """The command to store a verdict in the database, unless another window has stored a verdict meanwhile.
 
-    verdict      the verdict to store; None withdraws the stored verdict
-    replaceable  stored verdicts that may be overwritten; None in this set stands for "no verdict stored". If any other
-                 verdict is stored, nothing is written
+    verdict               the verdict to store; None withdraws the stored verdict
+    replaceable_verdicts  stored verdicts that may be overwritten; None in this set stands for "no verdict stored". If
+                          any other verdict is stored, nothing is written
 
     Afterwards, call `Verdicts.handle_verdict_written` with the verdict that is stored now. After an error, call
     `Verdicts.handle_failed_write` with the reason.
@@ -67,15 +67,15 @@ Commands = tuple[ReadVerdictCommand | WriteVerdictCommand, ...]
 class VerdictState:
     """The state of the verdict on one image.
 
-    stored         the verdict in the database, as far as is known; None without a verdict
-    wanted         the verdict that the person chose last; None without a verdict
-    draft_note     the typed note that is not yet part of the verdict; None without such a note
-    replaceable    stored verdicts that may be overwritten without a question: each verdict that the person saw, and
-                   each verdict of the person whose saving failed
-    pending_write  the command with the verdict that is being saved, or None
-    problem        the reason why the verdict was not saved, or None
-    has_conflict   whether `stored` is another window's verdict, so that the person must choose before anything is
-                   written
+    stored                the verdict in the database, as far as is known; None without a verdict
+    wanted                the verdict that the person chose last; None without a verdict
+    draft_note            the typed note that is not yet part of the verdict; None without such a note
+    replaceable_verdicts  stored verdicts that may be overwritten without a question: each verdict that the person saw,
+                          and each verdict of the person whose saving failed
+    pending_write         the command with the verdict that is being saved, or None
+    problem               the reason why the verdict was not saved, or None
+    has_conflict          whether `stored` is another window's verdict, so that the person must choose before anything
+                          is written
     """
 
     stored: Verdict | None

@@ -184,7 +184,7 @@ class Viewer(QWidget):
     def show_network_input(self, is_shown: bool) -> None:
         """Show the network's input instead of the image, or the image again.
 
-        shown  True for the network's input, False for the image
+        is_shown  True for the network's input, False for the image
         """
         self.shows_network_view = is_shown and self._open_image.network_image is not None
         self.state, self._undo, self._mark = ViewState(), [], None
@@ -393,7 +393,9 @@ class Viewer(QWidget):
         gain = pyramid.initial_display_window.width / _WINDOW_POINTS
         return replace(
             before,
-            display_window=dragged_display_window(before.display_window or pyramid.initial_display_window, by, gain=gain),
+            display_window=dragged_display_window(
+                before.display_window or pyramid.initial_display_window, by, gain=gain
+            ),
         )
 
     # ---- lines and positions

@@ -142,8 +142,8 @@ def without_markup(*lines: str) -> str:
 def set_elided_text(button: PlainButton, *lines: str, max_width: int) -> None:
     """Show lines of text on a button. A line wider than `max_width` is cut and ends with `…`.
 
-    lines  the lines of text, from top to bottom
-    room   width for the text in pixels
+    lines      the lines of text, from top to bottom
+    max_width  width for the text in pixels
     """
     metrics, right = button.fontMetrics(), Qt.TextElideMode.ElideRight
     button.setText(*(metrics.elidedText(without_markup(line), right, max_width) for line in lines))
@@ -167,9 +167,9 @@ def show_tray_message(tray_icon: QSystemTrayIcon, title: str, caption: str) -> N
 
     Some systems interpret markup in notifications. So the text must come from the program, not from files.
 
-    sign     the tray icon
-    title    title of the notification
-    caption  text of the notification
+    tray_icon  the tray icon
+    title      title of the notification
+    caption    text of the notification
     """
     tray_icon.showMessage(without_markup(title), without_markup(caption), tray_icon.icon())
 
@@ -197,7 +197,7 @@ def column_layout(
 ) -> QVBoxLayout:
     """Arrange widgets and layouts one below the other.
 
-    on       the widget that gets the layout; None for a layout inside another layout
+    parent   the widget that gets the layout; None for a layout inside another layout
     parts    widgets and layouts; a number is an empty space, and a pair is a widget with its stretch (see `Part`)
     margins  margins around the column in points
     spacing  space between the parts in points; None for the usual space
@@ -245,10 +245,10 @@ def push_button(
 ) -> PlainButton:
     """Make a button.
 
-    act    function called after a click; None for no function
-    role   look of the button in the style sheet: "primary", "chip", "filter" or "choice"; "" for a usual button.
-           Buttons with the roles "filter" and "choice" stay pressed after a click
-    named  name for screen readers and tool tip, for a button without text
+    on_click         function called after a click; None for no function
+    role             look of the button in the style sheet: "primary", "chip", "filter" or "choice"; "" for a usual
+                     button. Buttons with the roles "filter" and "choice" stay pressed after a click
+    accessible_name  name for screen readers and tool tip, for a button without text
     """
     button = PlainButton(text)
     if on_click is not None:
@@ -321,9 +321,9 @@ def number_box(low: int, high: int, value: int) -> QSpinBox:
 def choice_box(choices: Iterable[tuple[str, Any]], *, accessible_name: str = "", selected: object = None) -> QComboBox:
     """Make a drop-down list.
 
-    choices  text and value of each choice
-    named    name for screen readers
-    chosen   the value that is selected first
+    choices          text and value of each choice
+    accessible_name  name for screen readers
+    selected         the value that is selected first
     """
     box = QComboBox()
     # Qt's usual list interprets `&` and tabs, and ignores the line height of the style.
@@ -357,8 +357,8 @@ def ask_for_paths(
 ) -> None:
     """Let a person choose a folder, a file or several files in a dialog. Returns at once.
 
-    chosen  function called with the chosen paths; not called if the person cancels
-    at      the folder that the dialog shows first; "" for the working folder
+    on_chosen     function called with the chosen paths; not called if the person cancels
+    start_folder  the folder that the dialog shows first; "" for the working folder
     """
     dialog = QFileDialog(parent, title, start_folder)
     dialog.setFileMode(mode)
@@ -373,7 +373,7 @@ def ask_for_text(parent: QWidget, title: str, caption: str, on_text: Callable[[s
     """Ask a person in a dialog for one line of text.
 
     caption  text above the field
-    given    function called with the text; not called for an empty text
+    on_text  function called with the text; not called for an empty text
     """
     dialog = QInputDialog(parent)
     dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)

@@ -493,7 +493,7 @@ class WorkList(QWidget):
     def select_first_or_last(self, *, is_last: bool) -> None:
         """Select the first or the last image of the work list, as soon as that image is listed.
 
-        last  True for the last image, False for the first image
+        is_last  True for the last image, False for the first image
         """
         self._go_to("last" if is_last else "first")
 

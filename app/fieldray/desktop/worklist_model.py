@@ -65,8 +65,8 @@ class WorkListModel(QAbstractTableModel):
 
     While a new list is being read, the old list is shown.
 
-    changed           emitted when a new list was read
-    loaded            emitted when rows that a view requested were read
+    list_changed      emitted when a new list was read
+    rows_loaded       emitted when rows that a view requested were read
     all_deleted       emitted when all images of the list were deleted
     reads_other_list  whether the list that is being read has another filter, search text or run
     awaits_row        whether a row will be selected as soon as it is listed

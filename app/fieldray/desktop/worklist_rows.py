@@ -50,7 +50,7 @@ class RowCache(QObject):
 
     rows_read     emitted when rows were read
     rows_missing  emitted when requested rows are no longer in the database; they are not requested again
-    replaced      emitted with the old row object of a result that has changed
+    row_replaced  emitted with the old row object of a result that has changed
     """
 
     rows_read = Signal()
@@ -205,7 +205,7 @@ class WorkListRow:
     is_read          whether a person has read the image, with or without a verdict
     run_id           id of the run; None for an image of no run
     result_id        row id of the result in the results database; 0 for an image of no run
-    position         position of the pack in the run
+    pack_position    position of the pack in the run
     additional_rows  rows of the packs after this pack; only in the row of the first listed pack
     finding          the finding that decides the class; None without a score
     object_number    unique number of this row object; the painted cells in the cache are found by it
@@ -237,7 +237,7 @@ class WorkListRow:
     def row_of_pack(self, pack_position: int) -> WorkListRow | None:
         """Return the row with the result of another pack of the run; None if that pack has no result for the image.
 
-        position  the pack's position in the run
+        pack_position  the pack's position in the run
         """
         return next((one for one in self.result_rows if one.pack_position == pack_position), None)
 

@@ -114,9 +114,9 @@ class ChangeRegion:
 class FramedImage:
     """One image of a compared pair, brought to a square frame of fixed size.
 
-    pixels     (FRAME_SIDE, FRAME_SIDE) uint8 as displayed, 0 is air
-    lungs      mask of the lungs in the frame; all False if no lungs were found
-    pixel_map  maps pixels of the frame to pixels of the file
+    pixels          (FRAME_SIDE, FRAME_SIDE) uint8 as displayed, 0 is air
+    lungs           mask of the lungs in the frame; all False if no lungs were found
+    frame_to_image  maps pixels of the frame to pixels of the file
     """
 
     pixels: NDArray[np.uint8]
@@ -181,13 +181,13 @@ class AlignedPair:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class PairComparison:
-    """The result of comparing two images. Either `aligned_pair` or `problem` is set. No overlay is shown with a `problem`.
+    """The result of comparing two images. Either `aligned_pair` or `problem` is set. A problem means: no overlay.
 
     prior, current      the images as read; None for an image that could not be read
     rejected_alignment  an alignment that was rejected as implausible, kept for its figures; or None
     reliability         about 0..1.8; the higher, the more likely both images are of one patient. None without an
                         alignment
-    seconds             duration of the comparison, including reading both images
+    duration_s          duration of the comparison, including reading both images
     """
 
     prior: FramedImage | None
@@ -277,8 +277,8 @@ def sample_at(image: NDArray[Any], rows: NDArray[Any], columns: NDArray[Any]) ->
 def change_colours(change: NDArray[np.float32], *, weakest_shown: float = WEAKEST_SHOWN_CHANGE) -> NDArray[np.uint8]:
     """Return the colours of a map of changes: (rows, columns, 4) uint8 of red, green, blue and opacity.
 
-    change  (rows, columns) float32 in units of the noise, above 0 where the current image is denser
-    shown   the smallest change, in units of the noise, that gets a colour; a weaker change is transparent
+    change         (rows, columns) float32 in units of the noise, above 0 where the current image is denser
+    weakest_shown  the smallest change, in units of the noise, that gets a colour; a weaker change is transparent
 
     A change above 0 has the colour `DENSER_COLOUR`, a change below 0 the colour `LESS_DENSE_COLOUR`. The stronger the
     change, the more opaque is the pixel.

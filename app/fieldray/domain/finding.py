@@ -218,10 +218,10 @@ class ImageFacts:
     thumbnail       (h, w) uint8, longer side `THUMBNAIL_SIDE` or less, as displayed; None if the image was not read
     preview         JPEG of the image in the orientation of the file, longer side `PREVIEW_SIDE` or less; empty once the
                     preview is stored in the database
-    pixel_map       maps pixels of the network's input to the image; None if no input was made
+    input_to_image  maps pixels of the network's input to the image; None if no input was made
     decode_ms       duration of decoding in milliseconds
     notes           codes of notes from reading
-    stamp           identifies the state of the file (see `imaging.source`); empty once the stamp is stored in the
+    file_stamp      identifies the state of the file (see `imaging.source`); empty once the stamp is stored in the
                     database, and for a file whose state no stamp can identify
     """
 
@@ -352,9 +352,9 @@ def without_preview(outcome: Outcome) -> Outcome:
     Removing both saves memory where thousands of outcomes are kept.
     """
     facts = outcome.facts
-    return (
-        replace(outcome, facts=replace(facts, preview=b"", file_stamp=b"")) if facts.preview or facts.file_stamp else outcome
-    )
+    if not (facts.preview or facts.file_stamp):
+        return outcome
+    return replace(outcome, facts=replace(facts, preview=b"", file_stamp=b""))
 
 
 def lungs_of(outcome: Outcome) -> LungFields | None:
@@ -441,8 +441,8 @@ def copy_missing_facts(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
 class ResultCount:
     """The number of results that have this category, and exactly these codes of reason and notes.
 
-    codes   codes of the reason and of the notes that each of the results has
-    number  number of results
+    codes         codes of the reason and of the notes that each of the results has
+    result_count  number of results
     """
 
     category: Category

@@ -112,7 +112,7 @@ def enlarge_smoothly(cells: Grid) -> Grid:
 def colours(strengths: Grid) -> NDArray[np.uint8]:
     """Return the colours of a heat map: (rows, columns, 4) uint8 of red, green, blue and opacity.
 
-    shares  (rows, columns) float32, the strength of the colour, 0..1
+    strengths  (rows, columns) float32, the strength of the colour, 0..1
     """
     channels = [np.interp(strengths, _STOPS[:, 0], _STOPS[:, channel]) for channel in range(1, 5)]
     painted: NDArray[np.uint8] = np.rint(np.stack(channels, axis=-1)).astype(np.uint8)
@@ -125,8 +125,8 @@ class ShownMap:
 
     logits              (rows, columns) float32
     evidence_threshold  the logit above which a cell counts as evidence for the finding
-    span                difference of a cell's logit and `evidence_threshold` at which the cell has full colour
-    cells               maps cells to pixels of the image
+    colour_span         difference of a cell's logit and `evidence_threshold` at which the cell has full colour
+    cells_to_image      maps cells to pixels of the image
     """
 
     finding: Finding

@@ -35,12 +35,12 @@ def verdict_passes(choice: VerdictChoice | None, wanted: VerdictFilter) -> bool:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class RunSummary:
-    """A run with its counts. An image that the run's last complete pass did not find counts only in `absent_image_count`.
+    """A run with its counts. Images that the run's last complete pass did not find count only in `absent_image_count`.
 
-    counts        number of images by the category of their most urgent result
-    backends      number of results by backend; the key "" is for results without a backend
-    verdicts      number of results by the reader's verdict
-    absent_count  number of images that an earlier pass of the run found and the last complete pass did not find
+    counts              number of images by the category of their most urgent result
+    counts_by_backend   number of results by backend; the key "" is for results without a backend
+    counts_by_verdict   number of results by the reader's verdict
+    absent_image_count  number of images that an earlier pass of the run found and the last complete pass did not find
     """
 
     run: Run
@@ -103,9 +103,9 @@ class ResultBrief:
     """A stored result of one pack for one image, without header, maps and previews.
 
     row_id               row of the image in the results database
-    position             position of the pack in the run
+    pack_position        position of the pack in the run
     image_key            identifies the image within its run (see `store.rows.image_key`)
-    image                names the image for a person: path, member, frame
+    image_name           names the image for a person: path, member, frame
     label, score, point  label, score and operating point of the finding that decides the category. Without a finding,
                          `label` is "", and `score` and `point` are None
     backend              the backend that ran the model; "" if no backend did
@@ -202,11 +202,11 @@ class ResultPair:
 class RunComparison:
     """The comparison of two runs, or of two packs of one run, image by image.
 
-    first, second            the runs
-    positions                positions of the compared packs in their runs
-    pairs                    images that are in both runs: changed classes first, then by the difference of scores
-    only_first, only_second  images that are only in the first run, and images that are only in the second run
-    manifests                manifests of the compared packs; None for a pack that is not available
+    first, second                  the runs
+    pack_positions                 positions of the compared packs in their runs
+    pairs                          images that are in both runs: changed classes first, then by the difference of scores
+    only_in_first, only_in_second  images that are only in the first run, and images that are only in the second run
+    manifests                      manifests of the compared packs; None for a pack that is not available
     """
 
     first: Run
@@ -256,7 +256,7 @@ def compare_runs(
 
     Of several images with equal bytes in a run, only the first is compared.
 
-    positions  positions of the packs in their runs
+    pack_positions  positions of the packs in their runs
     """
     before, after = _by_identity(first_results), _by_identity(second_results)
     pairs = [ResultPair(found, after[key]) for key, found in before.items() if key in after]
@@ -327,12 +327,13 @@ ListColumn = Literal["image", "patient", "date", "view", "class", "score", "back
 class ResultFilter:
     """A filter of results.
 
-    category      the only class; None for all classes
-    backend       the backend that ran the model; "" for all backends
-    verdict       "any", "given", "none" or "disagreed" (see `RunFilter`); "unread" for results that nobody has read
-    text          parts of the patient's name, patient ID, study date or file name, in any order; letter case and
-                  accents do not matter
-    kept_row_ids  row ids that always pass the verdict filter: rows judged or read since the filter was chosen
+    category              the only class; None for all classes
+    backend               the backend that ran the model; "" for all backends
+    verdict               "any", "given", "none" or "disagreed" (see `RunFilter`); "unread" for results that nobody has
+                          read
+    text                  parts of the patient's name, patient ID, study date or file name, in any order; letter case
+                          and accents do not matter
+    always_shown_row_ids  row ids that always pass the verdict filter: rows judged or read since the filter was chosen
     """
 
     category: Category | None = None
@@ -346,11 +347,11 @@ class ResultFilter:
 class ResultOrder:
     """The order of results in the work list.
 
-    column         the column to sort by; "class" puts the most urgent class on top. Rows with equal values are sorted
-                   by class
-    is_descending  whether the order of the column is reversed
-    by_patient     whether the images of each patient, and of each study, stay together. The position of the patient's
-                   first image in the order decides
+    column                 the column to sort by; "class" puts the most urgent class on top. Rows with equal values are
+                           sorted by class
+    is_descending          whether the order of the column is reversed
+    is_grouped_by_patient  whether the images of each patient, and of each study, stay together. The position of the
+                           patient's first image in the order decides
 
     In the order by class, images of earlier days come after all other images. An image is of an earlier day if the run
     has an image of a later day of the patient.
@@ -369,9 +370,9 @@ _MAX_IMAGES_OF_PATIENT: Final = 1000
 class PatientGroup(NamedTuple):
     """A row of a work list, in relation to the other rows of its patient.
 
-    group_start       whether the row begins a study or a patient: `SAME_STUDY`, `NEW_STUDY` or `NEW_PATIENT`
-    next_group_start  whether the next row begins a study or a patient; `NEW_PATIENT` after the last row
-    size              number of the patient's rows from this row on, counted up to 1000
+    start_kind           whether the row begins a study or a patient: `SAME_STUDY`, `NEW_STUDY` or `NEW_PATIENT`
+    next_start_kind      whether the next row begins a study or a patient; `NEW_PATIENT` after the last row
+    remaining_row_count  number of the patient's rows from this row on, counted up to 1000
     """
 
     start_kind: int
@@ -382,8 +383,8 @@ class PatientGroup(NamedTuple):
 def patient_group_at(start_kinds: NDArray[np.uint8], position: int) -> PatientGroup | None:
     """Return where a patient begins and ends around a row; None if the list is not ordered by patient.
 
-    group_starts  `WorkListRows.group_starts` of the list
-    position      position of the row in the list
+    start_kinds  `WorkListRows.group_starts` of the list
+    position     position of the row in the list
     """
     if position >= len(start_kinds):
         return None
@@ -400,11 +401,11 @@ def patient_group_at(start_kinds: NDArray[np.uint8], position: int) -> PatientGr
 class WorkListRows:
     """The content of a work list at one moment.
 
-    row_ids       (n,) int64, the row ids of the filtered results, in the order of the list
-    group_starts  (n,) uint8, whether each row begins a study or a patient (`SAME_STUDY`, `NEW_STUDY`, `NEW_PATIENT`);
-                  (0,) if the list is not ordered by patient
-    is_earlier    (n,) bool, whether the image is of an earlier day than its patient's newest image in the run
-    counts        number of images of the run by class, without the filter
+    row_ids            (n,) int64, the row ids of the filtered results, in the order of the list
+    start_kinds        (n,) uint8, whether each row begins a study or a patient (`SAME_STUDY`, `NEW_STUDY`,
+                       `NEW_PATIENT`); (0,) if the list is not ordered by patient
+    is_of_earlier_day  (n,) bool, whether the image is of an earlier day than its patient's newest image in the run
+    counts             number of images of the run by class, without the filter
     """
 
     row_ids: NDArray[np.int64]

@@ -43,8 +43,8 @@ class Window:
 class Correction:
     """The correction of an image that is rotated or inverted. The correction comes before any other processing.
 
-    degrees     rotation anticlockwise: 0, 90, 180 or 270
-    swaps_grey  whether black and white are swapped
+    rotation_degrees  rotation anticlockwise: 0, 90, 180 or 270
+    inverts_grey      whether black and white are swapped
     """
 
     rotation_degrees: int = 0
@@ -79,21 +79,21 @@ NO_CORRECTION: Final = Correction()
 class Image:
     """One upright grey image, read-only.
 
-    pixels                   (rows, columns) uint8 or uint16 after the Modality LUT, or float32 averages if `reduction_factor` is
-                             above 1. 0 is air (black), whatever the photometric interpretation was. The modality value
-                             is `pixels * value_scale + value_offset`
+    pixels                   (rows, columns) uint8 or uint16 after the Modality LUT, or float32 averages if
+                             `reduction_factor` is above 1. 0 is air (black), whatever the photometric interpretation
+                             was. The modality value is `pixels * value_scale + value_offset`
     window                   the file's VOI window in the units of `pixels`; None if the file has no window
     voi_lut                  the file's VOI LUT as display values 0..65535, indexed by pixel value; or None
     padding_value            pixel value that marks "no data" (DICOM Pixel Padding Value); or None
     spacing_mm               (row, column) distance in mm between the centres of adjacent elements of `pixels`; or None
     spacing_plane            the plane in which `spacing_mm` is measured
     view                     View Position
-    step                     how many pixels of the file, down and across, each element of `pixels` stands for; elements
+    reduction_factor         how many pixels of the file, down and across, each element of `pixels` stands for; elements
                              of the last row and column stand for the remainder. Above 1 if the file was read at a
                              reduced resolution on purpose
-    is_approximate           whether a codec reduced the resolution. The elements of `pixels` then differ a little from
+    has_approximate_pixels   whether a codec reduced the resolution. The elements of `pixels` then differ a little from
                              averages of the file's pixels
-    full_rows, full_columns  numbers of rows and columns of the image in its file; 0 if equal to those of `pixels`
+    file_rows, file_columns  numbers of rows and columns of the image in its file; 0 if equal to those of `pixels`
     notes                    codes of assumptions and repairs made while reading, for the log and the viewer
     """
 
@@ -178,8 +178,8 @@ class Image:
 class ShownImage:
     """An image as displayed by default, at the size for a report.
 
-    pixels         (h, w) uint8 grey levels, read-only
-    rows, columns  numbers of rows and columns of the image in its file
+    pixels                   (h, w) uint8 grey levels, read-only
+    file_rows, file_columns  numbers of rows and columns of the image in its file
     """
 
     pixels: NDArray[np.uint8]
@@ -236,7 +236,7 @@ class Box:
     """A rectangular region of an image, in pixels of the image's file. 0 is the outer edge of the first pixel.
 
     top, left      the upper left corner
-    rows, columns  height and width
+    height, width  height and width
     """
 
     top: float
@@ -253,8 +253,8 @@ class Box:
 class NetworkInput:
     """The input of a network, made from an image as the pack's `InputSpec` describes.
 
-    values     (1, height, width, channels) uint8
-    pixel_map  maps pixels of the input to the image
+    values          (1, height, width, channels) uint8
+    input_to_image  maps pixels of the input to the image
     """
 
     values: NDArray[np.uint8]
@@ -388,7 +388,7 @@ class ImageRef:
     problem             the reason why the image cannot be decoded, if the search for images found a reason. The image
                         then still gets an outcome
     problem_is_refusal  whether the outcome of an image with a problem is *not suitable*, rather than *failed*
-    turn                rotation and inversion that a person asked for, applied whenever the image is read
+    correction          rotation and inversion that a person asked for, applied whenever the image is read
     """
 
     path: Path

@@ -41,16 +41,16 @@ def features_of_thirds(
 
     facts  content
     1, 2   share of the third's cells that are lung, in this half and in the opposite half
-    3, 4   share of the third's undecided cells (`UNDECIDED_SHARES`: neither clearly lung nor clearly not), in this
-           half and in the opposite half
+    3, 4   share of the third's undecided cells (`UNDECIDED_SHARES`: neither clearly lung nor clearly not), in this half
+           and in the opposite half
     5      whiteness of the third minus whiteness of the third in the opposite half
     6      whiteness of the third: air is 0, tissue around the lungs is 1
     7, 8   area and height of the whole lung relative to the other lung, as logarithms
 
-    shares   (rows, columns) share of lung in each cell, 0..255
-    is_lung  (rows, columns) whether each cell is lung; not empty
-    grey     (height, width) grey levels of the network's input, 0 is air
-    middle   column between the lungs, counted in cells
+    shares         (rows, columns) share of lung in each cell, 0..255
+    is_lung        (rows, columns) whether each cell is lung; not empty
+    grey           (height, width) grey levels of the network's input, 0 is air
+    middle_column  column between the lungs, counted in cells
     """
     cells = grey[np.ix_(*(np.arange(n) * size // n for n, size in zip(is_lung.shape, grey.shape, strict=True)))]
     rows, columns = (np.flatnonzero(is_lung.any(axis=axis)) for axis in (1, 0))
@@ -93,7 +93,7 @@ def split_into_halves(values: NDArray[Any], middle_column: float) -> NDArray[Any
 
     In both halves, column 0 is next to the middle.
 
-    middle  the position of the middle, in columns
+    middle_column  the position of the middle, in columns
     """
     columns = values.shape[1]
     left = min(max(math.ceil(middle_column), 1), columns - 1)
@@ -127,7 +127,7 @@ def split_into_thirds(lungs: Mask) -> list[tuple[Mask, Mask]]:
 def whiteness_of_lungs(features: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the whiteness (2, 3) of the thirds of the patient's left and right lung; above 0 a third is unseen.
 
-    facts  (2, 3, 8) of both lungs, as `features_of_thirds` returns them
+    features  (2, 3, 8) of both lungs, as `features_of_thirds` returns them
     """
     of_thirds = features @ np.array(FEATURE_WEIGHTS) + np.array(THIRD_INTERCEPTS)
     of_thirds[0] += LEFT_LUNG_INTERCEPT

@@ -96,26 +96,27 @@ class LungMeasurement:
 class LungFields:
     """The lung fields of one image.
 
-    is_frontal_chest         whether the image is a frontal chest image, in any rotation
-    found                    whether lungs were found in the image
-    left_share, right_share  share of the image's area that each of the patient's lungs covers, 0..1
-    cut_off                  the sides of the image where the lungs reach the border
-    rotation_degrees         clockwise rotation of the image in degrees: 0, 90, 180 or 270
-    is_inverted              whether black and white are swapped
-    is_mirrored              whether the image may be mirrored left to right
-    unseen                   the patient's lungs that were not found, are far smaller than the other lung, or are partly
-                             white. An image with an unseen lung must be read first, whatever a classifier says
-    unseen_by                the measurement behind `unseen_lungs`; None in results of earlier versions, and if both lungs are
-                             seen
-    region                   the lung region, opacified parts included: top, bottom, left, right in pixels; None if the
-                             network gives no region
-    evidence_inside          share of the classifier's positive evidence inside the lung region; None without evidence
-    latency_ms               duration of the lung-field network in milliseconds
-    quality                  codes of notes on image quality, for the radiographer
-    compressed_shares        the shares of lung in compressed form; see `CompressedShares`
-    compressed_region        the shares of lung region in compressed form; None if the network gives no region, or if
-                             the region was not kept
-    pixel_map                maps cells of the mask to the image
+    is_frontal_chest    whether the image is a frontal chest image, in any rotation
+    has_lungs           whether lungs were found in the image
+    left_lung_area_share, right_lung_area_share
+                        share of the image's area that each of the patient's lungs covers, 0..1
+    cut_off_sides       the sides of the image where the lungs reach the border
+    rotation_degrees    clockwise rotation of the image in degrees: 0, 90, 180 or 270
+    is_inverted         whether black and white are swapped
+    is_mirrored         whether the image may be mirrored left to right
+    unseen_lungs        the patient's lungs that were not found, are far smaller than the other lung, or are partly
+                        white. An image with an unseen lung must be read first, whatever a classifier says
+    unseen_measurement  the measurement behind `unseen_lungs`; None in results of earlier versions, and if both lungs
+                        are seen
+    region_bounds_px    the lung region, opacified parts included: top, bottom, left, right in pixels; None if the
+                        network gives no region
+    evidence_inside     share of the classifier's positive evidence inside the lung region; None without evidence
+    latency_ms          duration of the lung-field network in milliseconds
+    quality             codes of notes on image quality, for the radiographer
+    compressed_shares   the shares of lung in compressed form; see `CompressedShares`
+    compressed_region   the shares of lung region in compressed form; None if the network gives no region, or if the
+                        region was not kept
+    cells_to_image      maps cells of the mask to the image
     """
 
     is_frontal_chest: bool
@@ -238,11 +239,11 @@ class LungFields:
 class LungNetworkOutput:
     """The output of a lung-field network for an image of `image_rows` x `image_columns` pixels.
 
-    shares      (mask rows, mask columns) share of lung in each cell, 0..1
-    region      share of lung region in each cell, 0..1; None if the network gives no region
-    scores      score of each check, 0..1
-    pixel_map   maps cells of the mask to the image
-    latency_ms  duration of the inference in milliseconds
+    shares          (mask rows, mask columns) share of lung in each cell, 0..1
+    region_shares   share of lung region in each cell, 0..1; None if the network gives no region
+    scores          score of each check, 0..1
+    cells_to_image  maps cells of the mask to the image
+    latency_ms      duration of the inference in milliseconds
     """
 
     shares: NDArray[np.float32]
@@ -314,7 +315,7 @@ def find_lungs_in_input(
     the network judges the joined image.
 
     values             (1, height, width, channels) input of the network
-    ask                runs the lung-field network on an input of this shape
+    run_network        runs the lung-field network on an input of this shape
     rules              thresholds of the lung-field pack
     header_says_chest  whether the file's header says that the image is a frontal chest image
     """
@@ -328,7 +329,7 @@ def find_lungs_in_input(
 
 
 def mirror_half(values: NDArray[np.uint8], *, kept_side: Side) -> NDArray[np.uint8]:
-    """Return an image whose half `kept_side` is kept, and whose opposite half is replaced by the mirror image of `kept_side`.
+    """Return an image in which the half opposite to `kept_side` is replaced by the mirror image of the kept half.
 
     values  (1, height, width, channels)
     """
@@ -340,12 +341,12 @@ def find_one_lung(output: LungNetworkOutput, rules: LungRules, *, kept_side: Sid
     """Return the lung fields of a refused image in which only one lung is visible; None for any other image.
 
     The network has judged a copy of the image in which one half is replaced by the mirror image of the other half. If
-    the copy is plainly an upright chest with two lungs, the lung in the half `kept_side` is real, and the other lung counts
-    as not seen. If not, the result is None.
+    the copy is plainly an upright chest with two lungs, the lung in the half `kept_side` is real, and the other lung
+    counts as not seen. If not, the result is None.
 
-    output  the network's output for the copy, as `mirror_half` makes it
-    rules   thresholds of the lung-field pack
-    seen    the half of the image that was kept: "left" or "right"
+    output     the network's output for the copy, as `mirror_half` makes it
+    rules      thresholds of the lung-field pack
+    kept_side  the half of the image that was kept: "left" or "right"
     """
     output = replace(output, scores={**output.scores, "mirrored": 0.0})  # equal halves show no mirroring
     both, shares = evaluate_lung_output(output, rules), output.shares
@@ -560,8 +561,8 @@ def _measured(found: LungMeasurement, side: LungSide) -> Reason:
 def column_between_lungs(lung_columns: NDArray[np.intp], visible_columns: NDArray[np.intp]) -> float:
     """Return the column between the two lungs; the image's middle column unless a lung lies on each side of the middle.
 
-    filled  columns of the cells that are lung
-    seen    columns of the cells that lie inside the image
+    lung_columns     columns of the cells that are lung
+    visible_columns  columns of the cells that lie inside the image
     """
     middle, least = float(visible_columns[0] + visible_columns[-1]) / 2, _ACROSS * len(visible_columns)
     is_both = lung_columns[0] < middle - least and lung_columns[-1] > middle + least

@@ -90,8 +90,8 @@ def cell_edges(
 
     The result is two arrays of borders in ascending order: (rows + 1,) and (columns + 1,).
 
-    pixel_map  maps cells of the grid to the image
-    shape      rows and columns of the grid
+    cells_to_image  maps cells of the grid to the image
+    shape           rows and columns of the grid
     """
     rows, columns = shape
     return (
@@ -108,10 +108,10 @@ def enlarge(shares: Shares, cells_to_image: CoordinateMap, *, rows: int, columns
 
     Returns the mask (rows, columns) bool of the pixels at or above the threshold.
 
-    shares         (rows, columns) uint8: how much of each cell is covered, 0..255
-    pixel_map      maps cells to pixels of the image
-    rows, columns  size of the image in pixels
-    threshold      share (0..255) from which a pixel is inside
+    shares          (rows, columns) uint8: how much of each cell is covered, 0..255
+    cells_to_image  maps cells to pixels of the image
+    rows, columns   size of the image in pixels
+    threshold       share (0..255) from which a pixel is inside
     """
     mask = np.empty((rows, columns), bool)
     across = _linear(columns, cells_to_image.column_scale, cells_to_image.column_offset, shares.shape[1])
@@ -173,9 +173,9 @@ def outlines(shares: Shares, cells_to_image: CoordinateMap, *, threshold: int) -
 
     Each polygon is a list of points (x, y) in pixels of the image, found by marching squares (Lorensen and Cline 1987).
 
-    shares     (rows, columns) uint8: how much of each cell is covered, 0..255
-    pixel_map  maps cells to pixels of the image
-    threshold  share from which a cell is inside
+    shares          (rows, columns) uint8: how much of each cell is covered, 0..255
+    cells_to_image  maps cells to pixels of the image
+    threshold       share from which a cell is inside
     """
     level = threshold - 0.5  # shares are whole numbers, so no share equals the level
     field = np.pad(shares.astype(np.float64), 1)

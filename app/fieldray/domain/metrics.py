@@ -190,8 +190,9 @@ def share_of_hits(hits: NDArray[np.bool_], *, patients: Sequence[str]) -> Share:
 def wilson_share(count: int, image_count: int, *, effective_count: float) -> Share:
     """Return the share `count` / `image_count` with Wilson's 95 % interval.
 
-    count, of  number of images with a property, and number of all images; `image_count` must be 1 or more
-    number     the effective number of images (see `effective_image_count`), which decides the width of the interval
+    count, image_count  number of images with a property, and number of all images; `image_count` must be 1 or more
+    effective_count     the effective number of images (see `effective_image_count`), which decides the width of the
+                        interval
     """
     value, shrink = count / image_count, 1 + _Z**2 / effective_count
     middle = (value + _Z**2 / (2 * effective_count)) / shrink

@@ -78,14 +78,15 @@ class StoredPriorImages:
 class ComparisonRecord:
     """The record of a person's comparison of the current image with a prior image, for reports.
 
-    current, current_frame  SHA-256 (hex) of the current image's file, and number of the frame
-    prior, prior_frame      header of the prior image without the person's name, and number of the frame
-    has_dicom_prior         whether a DICOM object can refer to the prior image
-    order                   whether the prior image was made before or after the current image
-    patient_match           whether both images are of one patient
-    not_comparable_reason   the reason why the images are not comparable, or None
-    similarity              similarity of the structure inside the lungs after alignment, -1..1; None if not comparable
-    regions                 regions whose difference exceeds the noise
+    current_sha256, current_frame  SHA-256 (hex) of the current image's file, and number of the frame
+    prior_header, prior_frame      header of the prior image without the person's name, and number of the frame
+    has_dicom_prior                whether a DICOM object can refer to the prior image
+    order                          whether the prior image was made before or after the current image
+    patient_match                  whether both images are of one patient
+    not_comparable_reason          the reason why the images are not comparable, or None
+    similarity                     similarity of the structure inside the lungs after alignment, -1..1; None if not
+                                   comparable
+    regions                        regions whose difference exceeds the noise
     """
 
     current_sha256: str

@@ -46,7 +46,7 @@ def common_age_range(age_ranges: Iterable[tuple[int, int] | None]) -> tuple[int,
 
     If the ranges do not overlap, youngest is above oldest.
 
-    several  age range of each pack, or None for any age
+    age_ranges  age range of each pack, or None for any age
     """
     known = [ages for ages in age_ranges if ages]
     return (max(youngest for youngest, _ in known), min(oldest for _, oldest in known)) if known else None
@@ -66,7 +66,7 @@ class ClassDistribution:
     """The measured distribution of images over the displayed classes.
 
     is_from_other_hospital  whether the images come from a hospital that is not one of the pack's own hospitals
-    shares                  share of each class: key True for images with the finding, key False for images without
+    shares_by_truth         share of each class: key True for images with the finding, key False for images without
     """
 
     is_from_other_hospital: bool
@@ -157,7 +157,7 @@ def header_notes(header: ImageHeader, accepted: HeaderRules, *, ages_confirmed: 
     The notes are about a contradictory or missing age, an unknown view or body part, an unusual orientation, and text
     burned into the pixels.
 
-    is_confirmed  whether a person confirmed that all patients are in the pack's age range
+    ages_confirmed  whether a person confirmed that all patients are in the pack's age range
     """
     notes = [_age_note(header, accepted, is_confirmed=ages_confirmed)]
     if view_match(header, accepted) == "unknown":
@@ -186,7 +186,7 @@ def update_age_notes(notes: Iterable[Reason], *, ages_confirmed: bool) -> tuple[
     The note that the patient's age is not stated also says whether a person confirmed the ages. Only this note is
     rewritten.
 
-    is_confirmed  whether a person confirmed the ages in the new run
+    ages_confirmed  whether a person confirmed the ages in the new run
     """
     written, other = AGE_NOTE_CODES[ages_confirmed], AGE_NOTE_CODES[not ages_confirmed]
     return tuple(Reason(written, note.parameters) if note.code == other else note for note in notes)
@@ -196,8 +196,8 @@ def update_age_notes(notes: Iterable[Reason], *, ages_confirmed: bool) -> tuple[
 class PatientNoteCounts:
     """Counts of a run's images for the notes on patients.
 
-    unintended_patients  number of images whose header contradicts the pack's rules
-    unstated_ages        number of images without a stated age
+    unintended_image_count  number of images whose header contradicts the pack's rules
+    unstated_age_count      number of images without a stated age
     """
 
     unintended_image_count: int = 0

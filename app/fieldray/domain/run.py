@@ -33,9 +33,9 @@ RunState = Literal["running", "paused", "finished", "cancelled", "failed"]
 class BackendChanged:
     """Event: the state of a backend changed.
 
-    in_use  whether results now come from this backend
-    detail  description of the backend, such as device and library version
-    reason  the reason why the backend is unavailable, or None
+    is_in_use  whether results now come from this backend
+    detail     description of the backend, such as device and library version
+    reason     the reason why the backend is unavailable, or None
     """
 
     backend: BackendName
@@ -125,11 +125,11 @@ class Speed:
     """Event: the speed of inference in the current run, and the load of the computer. A figure not yet known is None.
 
     fps_now, fps_min, fps_avg, fps_max
-                         images per second, counted from the third image of a backend on
-    first_ms, second_ms  time of a backend's first and second image in milliseconds
-    p50_ms, p95_ms       median and 95th percentile of the time per image in milliseconds
-    cpu_percent          CPU load of the whole computer
-    memory_mb            memory of all processes of this program in MB
+                                     images per second, counted from the third image of a backend on
+    first_image_ms, second_image_ms  time of a backend's first and second image in milliseconds
+    p50_ms, p95_ms                   median and 95th percentile of the time per image in milliseconds
+    cpu_percent                      CPU load of the whole computer
+    memory_mb                        memory of all processes of this program in MB
     """
 
     fps_now: float | None = None
@@ -209,12 +209,12 @@ VerdictChoice = Literal["agree", "disagree", "unsure"]
 class VerdictKind:
     """A kind of reader's verdict, such as Agree or Disagree. A `translation.Translator` translates the texts.
 
-    key       keyboard shortcut of the verdict in the window
-    confirms  whether the verdict confirms the program's result (True) or contradicts the result (False); None for
-              neither
-    title     the verdict's name on its button
-    command   the name of the shortcut's command
-    column    the heading of a count of such verdicts
+    shortcut         keyboard shortcut of the verdict in the window
+    confirms_result  whether the verdict confirms the program's result (True) or contradicts the result (False); None
+                     for neither
+    title            the verdict's name on its button
+    command_title    the name of the shortcut's command
+    column_title     the heading of a count of such verdicts
     """
 
     choice: VerdictChoice
@@ -270,8 +270,8 @@ class RefusalOverrides:
     def will_turn(self, why: Reason, correction: Correction) -> bool:
         """Return whether an image refused for this reason is to be turned upright and screened again.
 
-        turn  the correction with which the refused image was read. An image is turned only once: the result is False
-              unless `correction` is `NO_CORRECTION`
+        correction  the correction with which the refused image was read. An image is turned only once: the result is
+                    False unless `correction` is `NO_CORRECTION`
         """
         return self.turns and can_be_fixed_by_turning(why) and correction == NO_CORRECTION
 
@@ -280,7 +280,7 @@ class RefusalOverrides:
 
         The result is False for an image that `will_turn` turns instead.
 
-        turn  the correction with which the refused image was read
+        correction  the correction with which the refused image was read
         """
         return self.overrules and can_be_overruled(why) and not self.will_turn(why, correction)
 
@@ -407,7 +407,7 @@ class Verdict:
 class SupersededVerdict:
     """A verdict on an earlier state of an image: the image now has other bytes, another score, or no result.
 
-    image           the key of the image (`ImageRef.key`)
+    image_key       the key of the image (`ImageRef.key`)
     content_sha256  SHA-256 of the bytes that were judged; empty if the bytes could not be read
     score           the highest score, or None
     """
@@ -425,7 +425,7 @@ class StoredResult:
 
     result_id                row of the result in the database, to which a verdict refers
     row_id                   row of the image
-    position                 position of the pack in the run
+    pack_position            position of the pack in the run
     is_reused                whether the result was taken over from an earlier start of the program
     is_recognised_by_sample  whether the file was recognised by size, times and a sample of its content, without reading
                              the whole file

@@ -68,10 +68,10 @@ _PART: Final = 2**20  # bytes unpacked at once
 class ZipDirectory:
     """The table of contents of a zip file, without folders.
 
-    by_name     entries by normalised name: parts joined by "/", without empty parts and "."
-    names       the sorted names
-    duplicates  names shared by several files with different contents; `entries_by_name` has the last of these files, as zip
-                tools do
+    entries_by_name  entries by normalised name: parts joined by "/", without empty parts and "."
+    names            the sorted names
+    duplicate_names  names shared by several files with different contents; `entries_by_name` has the last of these
+                     files, as zip tools do
     """
 
     entries_by_name: Mapping[str, zipfile.ZipInfo]
@@ -100,8 +100,8 @@ class ZipArchive:
     def read(self, name: str, *, limit_bytes: int | None = None) -> bytes:
         """Read the member with a normalised name (see `ZipDirectory`).
 
-        limit  number of bytes after which reading stops; None for the whole member. The checksum is verified only
-               without a limit
+        limit_bytes  number of bytes after which reading stops; None for the whole member. The checksum is verified only
+                     without a limit
 
         Raises OSError. Raises Unreadable: `missing`, `encrypted`, `empty`, `file_too_large`, `unsupported_compression`,
         `damaged`.
@@ -315,7 +315,7 @@ def image_refs_in_zip(ref: ImageRef, search: Callable[[MemberSearch], FoundMembe
 
     The first references come before the whole zip file is searched.
 
-    ask  answers a `MemberSearch` as `search_members` does, in this process or in a child process
+    search  answers a `MemberSearch` as `search_members` does, in this process or in a child process
 
     Raises the exceptions of `search`: Unreadable or UnsuitableImage if the whole zip file cannot be used.
     """

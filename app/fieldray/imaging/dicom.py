@@ -295,7 +295,9 @@ def _pixels_as_they_are(header: DicomHeader, frame: Frame, value: memoryview) ->
         if len(fragments) == frame.frame_count and {len(part) for part in fragments} <= {size, size + size % 2}:
             value = memoryview(b"".join(part[:size] for part in fragments))
             pixels = replace(header.pixel_element, length=len(value))
-            return replace(header, transfer_syntax=ExplicitVRLittleEndian, pixel_element=pixels, has_wrong_syntax=True), value
+            return replace(
+                header, transfer_syntax=ExplicitVRLittleEndian, pixel_element=pixels, has_wrong_syntax=True
+            ), value
         if stated in UNCOMPRESSED_SYNTAXES:
             raise Unreadable(unsupported_reason("", "unknown, and said to be none"))
         return header, value

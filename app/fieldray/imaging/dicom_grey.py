@@ -163,7 +163,14 @@ def grey_image_from_reduced(stored: NDArray[Any], dataset: Dataset, *, step: int
     """
     image = grey_image(stored, dataset)
     spacing_mm, _ = _spacing(dataset, step)
-    return replace(image, reduction_factor=step, has_approximate_pixels=True, file_rows=rows, file_columns=columns, spacing_mm=spacing_mm)
+    return replace(
+        image,
+        reduction_factor=step,
+        has_approximate_pixels=True,
+        file_rows=rows,
+        file_columns=columns,
+        spacing_mm=spacing_mm,
+    )
 
 
 def _header_notes(dataset: Dataset, container_bits: int) -> list[str]:

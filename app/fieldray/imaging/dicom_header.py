@@ -136,10 +136,10 @@ warnings.filterwarnings("ignore", module="pydicom")
 class PixelElement:
     """The position of the pixel data in a stream.
 
-    tag             group << 16 | element
-    representation  value representation, such as "OW"
-    offset          offset of the value in the stream
-    length          length of the value in bytes, as stated in the file
+    tag                   group << 16 | element
+    value_representation  value representation, such as "OW"
+    offset                offset of the value in the stream
+    length                length of the value in bytes, as stated in the file
     """
 
     tag: int
@@ -161,7 +161,7 @@ class DicomHeader:
     media_storage_sop_class_uid
                       from the file meta information
     stream            the file, or the inflated data set of a deflated file. Seek before reading
-    pixels            position of the pixel data; None if the data set ends without pixel data
+    pixel_element     position of the pixel data; None if the data set ends without pixel data
     is_truncated      whether the file ended inside an element
     has_wrong_syntax  whether the file states a transfer syntax that differs from `transfer_syntax`
     """
@@ -180,7 +180,7 @@ def read_header(
 ) -> DicomHeader:
     """Read the elements named by `keywords`, up to the pixel data, from a seekable stream.
 
-    inflated_limit  maximum number of bytes to inflate of a deflated data set
+    max_inflated_bytes  maximum number of bytes to inflate of a deflated data set
 
     Raises ValueError for data that are not DICOM, and any exception of pydicom for contradictory elements. Raises
     Unreadable `damaged` if an element of an unknown value representation cannot be skipped.
@@ -272,11 +272,11 @@ def missing_pixels_problem(header: DicomHeader) -> FieldrayError:
 class OpenedDicom:
     """A DICOM file whose file meta information was read.
 
-    stream            a `BoundedStream`, positioned at the data set
-    meta              texts of the file meta information, by tag
-    syntax            the transfer syntax
-    encoding          encoding of the data set's elements, as one of the three uncompressed transfer syntaxes
-    has_wrong_syntax  whether the file states an encoding that differs from `data_set_encoding`
+    stream             a `BoundedStream`, positioned at the data set
+    file_meta_texts    texts of the file meta information, by tag
+    transfer_syntax    the transfer syntax
+    data_set_encoding  encoding of the data set's elements, as one of the three uncompressed transfer syntaxes
+    has_wrong_syntax   whether the file states an encoding that differs from `data_set_encoding`
     """
 
     stream: Any  # a BoundedStream, but pydicom's types require a file
@@ -299,8 +299,8 @@ class OpenedDicom:
 def open_dicom(stream: BinaryIO, max_inflated_bytes: int, *, max_reads: int = MAX_READS) -> OpenedDicom:
     """Read the file meta information of a DICOM file.
 
-    inflated_limit  maximum number of bytes to inflate of a deflated data set
-    reads           maximum number of reads for the data set
+    max_inflated_bytes  maximum number of bytes to inflate of a deflated data set
+    max_reads           maximum number of reads for the data set
 
     Raises ValueError if the file has no data set after the meta information.
     """

@@ -61,7 +61,7 @@ def discover(
     References come in sorted order, except for links to files elsewhere and for files added during the search.
 
     opener         opens a path for reading
-    members        yields the images in a zip file; raises Unreadable or UnsuitableImage if the whole zip file cannot be
+    list_members   yields the images in a zip file; raises Unreadable or UnsuitableImage if the whole zip file cannot be
                    used. By default this process reads the zip file
     is_own_report  returns whether the first bytes are those of a report of this program, which is no image to screen
     is_known       returns whether the caller already has the results of an open file; such a file gives no reference

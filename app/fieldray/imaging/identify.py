@@ -153,7 +153,7 @@ class ExtendedJpeg(NamedTuple):
     def may_lack_pixels(self, first_pixel: Iterable[int]) -> bool:
         """Return whether the scan of the JPEG may be cut off, judged by an additional row of the decoded image.
 
-        first  decoded samples of the first pixel of `test_row`
+        first_pixel  decoded samples of the first pixel of `test_row`
         """
         return self.test_row == 0 or all(value == self.middle_grey for value in first_pixel)
 

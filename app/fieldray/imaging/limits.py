@@ -26,7 +26,7 @@ VALUE_REPRESENTATIONS: Final = frozenset(
 class DicomdirFound:
     """Result of identifying a file: the file is a DICOMDIR, an index of other files.
 
-    references  the listed files, each as the components of its path
+    listed_paths  the listed files, each as the components of its path
     """
 
     listed_paths: tuple[tuple[str, ...], ...]

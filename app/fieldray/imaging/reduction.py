@@ -49,8 +49,8 @@ _WIDE: Final[Mapping[str, type[np.number[Any]]]] = {"i": np.int32, "u": np.uint3
 class TargetSize:
     """The number of rows and columns across the whole image that a network's input needs.
 
-    only_longer_side  whether only the longer side must reach its number, as for an image that is shrunk until the
-                      longer side fits
+    needs_only_longer_side  whether only the longer side must reach its number, as for an image that is shrunk until the
+                            longer side fits
     """
 
     rows: float
@@ -167,8 +167,8 @@ def largest_reduction(
 def block_sums(values: NDArray[Any], step: int, *, max_value: int | None = None) -> NDArray[Any]:
     """Return the sums of an array over blocks of step x step values. Blocks at the lower and right edge may be smaller.
 
-    values   (rows, columns) integers of 8 or 16 bits in this machine's byte order, or averages of such integers
-    highest  an upper bound of the values; None if not known
+    values     (rows, columns) integers of 8 or 16 bits in this machine's byte order, or averages of such integers
+    max_value  an upper bound of the values; None if not known
 
     Returns integers of 16 or 32 bits (ceil(rows / step), ceil(columns / step)), exact up to `LARGEST_REDUCTION`;
     float32 for averages.

@@ -48,11 +48,11 @@ def _open_at_once(name: str, flags: int) -> int:
 class FileState(NamedTuple):
     """Facts about a file that usually change when the content of the file changes.
 
-    size               size of the file in bytes
-    modified_ns        time of the last change of the content, ns since 1970
-    status_changed_ns  time of the last change of content or metadata (ctime), which programs cannot set; on Windows,
-                       the time of creation
-    device, inode      identify the file in the system (st_dev, st_ino)
+    size_bytes            size of the file in bytes
+    modified_ns           time of the last change of the content, ns since 1970
+    status_changed_ns     time of the last change of content or metadata (ctime), which programs cannot set; on Windows,
+                          the time of creation
+    device_number, inode  identify the file in the system (st_dev, st_ino)
     """
 
     size_bytes: int
@@ -238,7 +238,7 @@ class Folder:
     def __init__(self, path: Path, entries: Sequence[tuple[str, bool]] = ()) -> None:
         """Make a folder object from a listing. Raises OSError.
 
-        entries  name of each entry, and whether the entry is a folder
+        remaining_entries  name of each entry, and whether the entry is a folder
         """
         self.path = path
         kept = [entry for entry in entries if not is_system_name(entry[0])]

@@ -186,8 +186,8 @@ def _with_side_marker(image: Field, random: np.random.Generator) -> Field:
 def dicom_dataset(pixels: NDArray[np.uint16], *, study_number: int, view: str = "PA") -> Dataset:
     """Make a DICOM dataset (Digital X-Ray Image, uncompressed) from pixels of 12 bits, (rows, columns).
 
-    number  number of the study, from which UIDs and patient data are made
-    view    View Position
+    study_number  number of the study, from which UIDs and patient data are made
+    view          View Position
     """
     from pydicom.dataset import Dataset, FileMetaDataset  # the window starts without pydicom
     from pydicom.uid import UID, ExplicitVRLittleEndian
@@ -242,7 +242,7 @@ _FOR_CONSTANCY: Final = 6
 class DemoPart:
     """One part of the images of the demonstration. A single pack screens the part.
 
-    pack           id of the pack
+    pack_id        id of the pack
     patient_group  phrase that names the patients
     has_ages       whether the patients' ages are published
     """

@@ -132,7 +132,8 @@ class PackLibrary:
         The name of an installed or shipped pack means that pack, even if the current directory has a folder of that
         name. To mean the folder, write `./name`. Packs that can be loaded are preferred, then the highest version.
 
-        without  reason by folder, for folders to skip. If only skipped folders match, the first reason is raised
+        skipped_folders  reason by folder, for folders to skip. If only skipped folders match, the first reason is
+                         raised
 
         Raises PackProblem: pack_not_found, pack_is_file, pack_no_manifest, pack_several, pack_several_signers, and
         pack_namesake_shipped if only another signer's pack has the name of a shipped pack.

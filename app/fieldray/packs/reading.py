@@ -325,8 +325,8 @@ _DEVICELESS: Final = frozenset({"tmpfs", "fuse", "fuseblk"})
 def drives_on_linux(*, mounted: Sequence[tuple[str, ...]] | None = None, sysfs_root: Path = Path("/sys")) -> list[Path]:
     """Return the mount points of removable drives on Linux, sorted.
 
-    mounted  device, mount point and file system of each mount; read by `psutil` by default
-    system   root of the sysfs tree
+    mounted     device, mount point and file system of each mount; read by `psutil` by default
+    sysfs_root  root of the sysfs tree
     """
     mounts = psutil.disk_partitions(all=True) if mounted is None else mounted
     found = {folder: (device, file_system) for device, folder, file_system, *_ in mounts}  # the last mount hides others
@@ -339,8 +339,8 @@ def is_removable_drive(device: str, file_system: str, mount_point: str, *, sysfs
     """Return whether a mount point belongs to a removable drive.
 
     device, file_system, mount_point
-            the entry in the system's list of mounts
-    system  root of the sysfs tree
+                the entry in the system's list of mounts
+    sysfs_root  root of the sysfs tree
     """
     is_loop = device.startswith("/dev/loop")
     link = sysfs_root / "class" / "block" / Path(os.path.realpath(device)).name

@@ -233,8 +233,8 @@ class TrustStore:
 
         The file is written only if the record changes.
 
-        fingerprint  fingerprint of the key that signed the pack
-        content      SHA-256 (hex) of the manifest
+        fingerprint      fingerprint of the key that signed the pack
+        manifest_sha256  SHA-256 (hex) of the manifest
         """
         pack_name = f"{pack_id}-{version}"
         is_higher = _is_higher(version, than=self.highest_version(fingerprint, pack_id=pack_id))

@@ -102,8 +102,8 @@ class VerifiedManifest:
 class VerifiedPack:
     """A pack in memory whose files all match the hashes in its signed manifest.
 
-    contents  content of each file, by file name
-    model     the model made from the files. Whether the key is trusted is not decided yet
+    file_contents  content of each file, by file name
+    model          the model made from the files. Whether the key is trusted is not decided yet
     """
 
     manifest: VerifiedManifest
@@ -285,9 +285,9 @@ def write_pack_of_kind(
 ) -> Path:
     """Write and sign a pack of any kind as `folder`/<id>-<version>/, and return that path.
 
-    description  the content of the manifest, which lists the files
-    contents     content of each file, by its role in the manifest's list
-    key          the signing key
+    manifest  the content of the manifest, which lists the files
+    contents  content of each file, by its role in the manifest's list
+    key       the signing key
 
     Raises the exceptions of `write_pack`.
     """

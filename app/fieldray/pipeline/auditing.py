@@ -63,8 +63,8 @@ class AuditRequest:
     label_source      source of the reference labels: "folders" (names of the images' folders), "verdicts" (of readers),
                       or the path of a table
     positive_classes  class names that mean “with the condition”; empty for the usual names
-    columns           unusual column names in the table of labels, by meaning (see `audit.cases.labels_from_table`)
-    label             code of the pack's label to audit; None for the pack's first label
+    column_names      unusual column names in the table of labels, by meaning (see `audit.cases.labels_from_table`)
+    label_code        code of the pack's label to audit; None for the pack's first label
     unit              what all figures count, such as patients or images; None for patients if a table or a header names
                       them, else images
     referral_rule     the rule for referral (see `audit.units.CountingRule`)

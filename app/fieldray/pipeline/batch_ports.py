@@ -136,10 +136,10 @@ class BatchPorts:
 class BatchOptions:
     """Options of a run.
 
-    as_new_run      whether to begin a new run even if an unfinished run of an equal request exists
-    keeps_previews  whether small previews of the images are stored
-    resume_options  rules for reusing results of earlier runs
-    watches         whether new files in the folders are screened, too, until the run is cancelled
+    as_new_run       whether to begin a new run even if an unfinished run of an equal request exists
+    keeps_previews   whether small previews of the images are stored
+    resume_options   rules for reusing results of earlier runs
+    watches_folders  whether new files in the folders are screened, too, until the run is cancelled
     """
 
     as_new_run: bool = False

@@ -204,8 +204,8 @@ class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
 def read_pair_image(ref: ImageRef, *, workers: WorkerPool, lung_pack: Model) -> PairImage:
     """Read one image and find its lungs. The header is checked by the rules of the lung-field pack.
 
-    workers  workers that read the image
-    finder   the lung-field pack
+    workers    workers that read the image
+    lung_pack  the lung-field pack
 
     Raises EnvironmentProblem.
     """

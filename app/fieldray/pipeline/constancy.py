@@ -169,8 +169,8 @@ class ConstancyRecords:
     def add(self, record: ConstancyRecord, expected_results: ExpectedResults) -> None:
         """Store the record of a constancy test.
 
-        answers  the results of the test, stored only if it is the pack's first test. Later tests then expect these
-                 results
+        expected_results  the results of the test, stored only if it is the pack's first test. Later tests then expect
+                          these results
         """
         with exclusive_writer(self.path):
             known = self.read()

@@ -391,8 +391,8 @@ class ExportCall:
 class ExportResult:
     """The result of an export in another process.
 
-    written  paths of the files and folders that were written
-    notes    messages about results that are missing in an output
+    written_paths  paths of the files and folders that were written
+    notes          messages about results that are missing in an output
     """
 
     written_paths: tuple[Path, ...]

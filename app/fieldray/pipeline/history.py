@@ -74,7 +74,7 @@ class History:
         self._reading: HistoryQuery | None = None
 
     def run_query(self, query_function: Callable[[HistoryQuery], T]) -> T:
-        """Call `query_function` with a query object that reads the results database, and return what the function returns."""
+        """Call `query_function` with a query object that reads the results database. Returns the function's result."""
         with HistoryQuery(self._database) as query:
             return query_function(query)
 
@@ -152,7 +152,7 @@ class History:
     ) -> MonthlyCounts:
         """Return the counts for the report on one month.
 
-        first      the first day of the month, in local time
+        first_day  the first day of the month, in local time
         constancy  the constancy tests made on this computer
         folder     folder whose images count; None for all images
         """

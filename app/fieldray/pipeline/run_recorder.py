@@ -75,7 +75,7 @@ def open_store(database: Path, publish: Publish) -> ResultStore:
 def require_all_stored(store: ResultQuery, run_id: int, *, saved_image_count: int) -> None:
     """Require that the database has all images of a run. Raises StorageProblem (results_lost).
 
-    saved  the number of images that the run has saved
+    saved_image_count  the number of images that the run has saved
     """
     try:
         store.run(run_id)

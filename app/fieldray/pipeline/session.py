@@ -153,7 +153,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         resume_options   rules for reusing results of earlier runs
         ages_confirmed   whether a person confirmed that all patients are in the pack's age range
         overrides        reasons for refusal that a person overrules
-        watches          whether new files in the folders are screened, too, until the run is cancelled
+        watches_folders  whether new files in the folders are screened, too, until the run is cancelled
 
         Raises PackProblem (no_pack), UsageProblem (nothing_to_screen, watch_no_folder, operating_point, ages_apart),
         ValueError during a run.

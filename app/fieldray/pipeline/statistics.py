@@ -163,7 +163,7 @@ class RunSpeed:
     def restart(self, done_count: int) -> None:
         """Discard the measured speed, for example after a pause, and measure anew from now on.
 
-        done  number of images done so far
+        done_count  number of images done so far
         """
         self._samples.clear()
         self.record_progress(done_count)

@@ -218,9 +218,9 @@ class Child:
     def call(self, message: Message, *, timeout_s: float, answer_question: Handler | None = None) -> Message:
         """Send a message to the child process and return the answer.
 
-        timeout_s  time limit in seconds, for each stage that the child process announces
-        reply      function that answers questions of the child process during the call. Without this function, a
-                   question raises ChildDied
+        timeout_s        time limit in seconds, for each stage that the child process announces
+        answer_question  function that answers questions of the child process during the call. Without this function, a
+                         question raises ChildDied
 
         Raises ChildTimeout, ChildDied, or the `FieldrayError` that the child process raised.
         """

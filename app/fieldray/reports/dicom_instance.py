@@ -100,11 +100,11 @@ class DicomImageReference:
 class ReportedImage:
     """One screened image of a run, about which DICOM objects are made.
 
-    result      the stored result
-    outcome     the outcome of the screening
-    stored_run  the run
-    header      header of the image, with the patient data that DICOM objects may contain
-    number      number of the image in the work list
+    result            the stored result
+    outcome           the outcome of the screening
+    stored_run        the run
+    header            header of the image, with the patient data that DICOM objects may contain
+    work_list_number  number of the image in the work list
     """
 
     result: StoredResult

@@ -132,9 +132,9 @@ def number_item(name: Code, value: float, unit: Code) -> Dataset:
 def measurement_group(name: str, uid: str, items: list[Dataset]) -> Dataset:
     """Make a group of measurements for a structured report (TID 1501).
 
-    tracking  name of the group. The report shows the program's name and this name, such as "Fieldray Pneumonia"
-    uid       UID that identifies the measured object
-    items     the measurements
+    name   name of the group. The report shows the program's name and this name, such as "Fieldray Pneumonia"
+    uid    UID that identifies the measured object
+    items  the measurements
     """
     known = [
         text_item("HAS OBS CONTEXT", ("112039", "DCM", "Tracking Identifier"), f"{PROGRAM_NAME} {name}"),

@@ -80,14 +80,14 @@ def _scale(translator: Translator, finding: Finding) -> ScoreScale:
 class FindingText:
     """The texts on one finding of a pack.
 
-    meaning            meaning of the label
-    score              the score as text
-    sentence           meaning of the decision, as a statement about the pack and not about the patient
-    summary            sentences with label, score, threshold and decision
-    scale              positions for drawing the score
-    point_sentence     the operating point in use; "" without one
-    measured_sentence  sensitivity and specificity measured at the operating point, with intervals
-    performance        how many of 100 images with the finding, and of 100 without the finding, are in each class
+    meaning                   meaning of the label
+    score                     the score as text
+    sentence                  meaning of the decision, as a statement about the pack and not about the patient
+    summary                   sentences with label, score, threshold and decision
+    scale                     positions for drawing the score
+    operating_point_sentence  the operating point in use; "" without one
+    performance_sentence      sensitivity and specificity measured at the operating point, with intervals
+    performance               how many of 100 images with the finding, and of 100 without the finding, are in each class
     """
 
     meaning: str
@@ -210,10 +210,10 @@ class BulletList:
 class Table:
     """A block of a document: a table of texts. The first column names the row.
 
-    rows        the rows, each as long as `columns`
-    widths      widths of the columns on paper, in mm
-    categories  for each row, the classes of the row's image, one for each column from the fifth on. A PDF shows such a
-                cell in the colour of its class. Empty for a table without images
+    rows              the rows, each as long as `columns`
+    column_widths_mm  widths of the columns on paper, in mm
+    cell_categories   for each row, the classes of the row's image, one for each column from the fifth on. A PDF shows
+                      such a cell in the colour of its class. Empty for a table without images
     """
 
     title: str

@@ -47,11 +47,13 @@ if TYPE_CHECKING:
 class ReportOptions:
     """The options of an export.
 
-    language       code of the language of the texts in the files, such as "en"
-    names_people   whether patients are named; if False, pseudonyms replace the names, because files leave the computer
-    decimal_comma  whether tables have decimal commas and semicolons between columns, as Excel expects in many countries
-    reader         name and role of the person who gave the verdicts, from the settings; "" if not entered
-    pairs          comparisons with prior images, which documents and structured reports include
+    language            code of the language of the texts in the files, such as "en"
+    names_people        whether patients are named; if False, pseudonyms replace the names, because files leave the
+                        computer
+    uses_decimal_comma  whether tables have decimal commas and semicolons between columns, as Excel expects in many
+                        countries
+    reader_name         name and role of the person who gave the verdicts, from the settings; "" if not entered
+    prior_comparisons   comparisons with prior images, which documents and structured reports include
     """
 
     language: str = "en"
@@ -121,7 +123,7 @@ class StoredRun:
     results              results in the order of the work list. The results of one image are adjacent. The results can
                          be iterated only once
     packs                facts of each pack, in the order of the packs in the run
-    position             position of the pack to which `pack`, `counts`, `warnings` and `manifest` belong; see
+    pack_position        position of the pack to which `pack`, `counts`, `warnings` and `manifest` belong; see
                          `for_result`
     absent_images        names of the images that an earlier pass of the run found, but the last complete pass did not
     superseded_verdicts  readers' verdicts on results that changed after the verdict was given

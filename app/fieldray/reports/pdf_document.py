@@ -179,8 +179,8 @@ class Document(FPDF):
     def add_heading(self, text: str, *, tag: Tag = "H2", size_pt: float = 11) -> None:
         """Add a heading over the whole width. A heading is never the last line of a page.
 
-        tag   kind of the element for screen readers
-        size  size of the letters in points
+        tag      kind of the element for screen readers
+        size_pt  size of the letters in points
         """
         self._room(18)
         self.ln(2.5 if tag == "H2" else 0)
@@ -199,10 +199,10 @@ class Document(FPDF):
     ) -> None:
         """Add a text, on the next page if this page has too little space.
 
-        column  left edge and width of the text
-        tag     kind of the element for screen readers
-        style   "B" for bold, "" for plain letters
-        size    size of the letters in points
+        column   left edge and width of the text
+        tag      kind of the element for screen readers
+        style    "B" for bold, "" for plain letters
+        size_pt  size of the letters in points
         """
         height = size_pt * 0.48
         self._set(style, size_pt, colour)
@@ -247,9 +247,9 @@ class Document(FPDF):
     ) -> None:
         """Add a line with label and value for each field. A value longer than a page continues on the next page.
 
-        column  left edge and width of the lines
-        label   width of the labels in mm
-        size    size of the letters in points
+        column          left edge and width of the lines
+        label_width_mm  width of the labels in mm
+        size_pt         size of the letters in points
         """
         height = size_pt * 0.494
         for field in fields:

@@ -54,7 +54,7 @@ def pdf_of_run(stored: StoredRun) -> bytes:
 def pdf_of_month(title: str, blocks: Sequence[Block], first_day: datetime.date, translator: Translator) -> bytes:
     """Return the PDF document of the report on a month.
 
-    first  the first day of the month
+    first_day  the first day of the month
     """
     began = datetime.datetime.combine(first_day, datetime.time(), datetime.UTC)
     document = Document(title, translator, made_s=began.timestamp())
@@ -157,7 +157,7 @@ def draw_image_page(
 ) -> None:
     """Draw the page of one image: the image with and without overlay, the result next to it, and explanations below.
 
-    ends  texts at the two ends of the colour legend, weak and strong; None without a heat map
+    legend_labels  texts at the two ends of the colour legend, weak and strong; None without a heat map
     """
     document.add_heading(text.patient or text.title, tag="H1", size_pt=14)
     document.draw_separator()

@@ -570,10 +570,10 @@ def store_verdict(
 ) -> None:
     """Store a verdict on a result, or withdraw the stored verdict. After a withdrawal the image still counts as read.
 
-    result_id  row of the result
-    verdict    the new verdict; None withdraws the stored verdict
-    judged     the outcome that the person judged
-    found      the verdict stored so far; None without one
+    result_id       row of the result
+    verdict         the new verdict; None withdraws the stored verdict
+    judged          the outcome that the person judged
+    stored_verdict  the verdict stored so far; None without one
     """
     columns = {"answer_id": result_id, **verdict_columns(judged, verdict), "given_s": time.time()}
     about = {"answer_id": result_id, "result_hash": columns["result_hash"], "image_key": image_key(judged.ref)}

@@ -193,8 +193,8 @@ def backup(path: Path, folder: Path, *, includes_pictures: bool, progress: Share
 
     Returns the paths of the files written.
 
-    has_pictures  whether the picture database is copied as well
-    progress      function called with the share of a file that is copied, 0..1
+    includes_pictures  whether the picture database is copied as well
+    progress           function called with the share of a file that is copied, 0..1
 
     Raises UsageProblem (store_no_results, store_backup_exists). Raises StorageProblem, for example database_damaged or
     pictures_damaged if the copy of a file is damaged. The damaged copy is then deleted.

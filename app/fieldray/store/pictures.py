@@ -136,8 +136,8 @@ class Pictures:
     def preview(self, content_sha256: bytes, frame: int) -> bytes | None:
         """Return the preview (JPEG) of an image; None if no valid preview is stored.
 
-        content  SHA-256 (32 bytes) of the image file's content
-        frame    number of the frame in the file
+        content_sha256  SHA-256 (32 bytes) of the image file's content
+        frame           number of the frame in the file
         """
         query = """SELECT preview FROM pictures WHERE content_sha256 = ? AND frame = ?
                    AND typeof(preview) = 'blob' AND length(preview) <= ?"""

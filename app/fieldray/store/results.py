@@ -269,7 +269,7 @@ class ResultQuery:
         """Return the newest stored outcome for a file content, a frame and the model of `pack`; or None.
 
         up_to_result_id  highest row id of a result that is considered
-        settings         settings hashes that count as equal; if empty, only the hash of `pack`
+        settings_hashes  settings hashes that count as equal; if empty, only the hash of `pack`
         """
         query = f"""{SELECT_RESULTS} WHERE images.content_sha256 = ? AND frame = ? AND model_sha256 = ?
                     AND settings_hash {_AMONG} AND NOT {bookkeeping.NEVER_REUSED_CONDITION} AND answers.id <= ?

@@ -231,7 +231,7 @@ def outcome_of(
 ) -> Outcome:
     """Read an outcome from a row of `answers` joined with its image. Raises one of `INVALID_ROW_ERRORS`.
 
-    run           the pack in the run to which the row belongs
+    pack_in_run   the pack in the run to which the row belongs
     thumbnail     the image's stored thumbnail (height, width), in the orientation of the file; None without one
     looks_inside  whether a damaged lung mask is detected now, and not only on first access
     """
@@ -335,7 +335,7 @@ def stored_result_of(
 def findings_of(text: str, pack_in_run: PackOfResult) -> tuple[Finding, ...]:
     """Read the findings of a result from JSON. Raises one of `INVALID_ROW_ERRORS`.
 
-    run  the pack in the run, whose operating points are not repeated in the JSON
+    pack_in_run  the pack in the run, whose operating points are not repeated in the JSON
     """
     found = []
     for kept in parse_json(text, tuple[StoredFinding, ...]):

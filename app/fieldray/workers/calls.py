@@ -36,8 +36,8 @@ ClassifierLocation = Literal["nowhere", "here", "elsewhere"]
 class PackNetworks:
     """The models that a worker needs to run one pack.
 
-    classifier  the pack's classifier; None for a lung-field pack, which has no classifier
-    finder      the lung-field pack, which finds the lungs; None without one
+    classifier   the pack's classifier; None for a lung-field pack, which has no classifier
+    lung_finder  the lung-field pack, which finds the lungs; None without one
     """
 
     classifier: Model | None
@@ -68,19 +68,19 @@ class LoadResult:
 class AnalysisRequest:
     """A request to analyse one image: read the file, find the lungs, run the classifier. Some steps can be left out.
 
-    ref                  the image
-    rules                rules that the header of the decoded bytes must meet; None for no rules
-    frame_spec           specification of a network input that is made of the whole image, in place of the classifier's
-                         input; None for the classifier's input
-    finds_lungs          whether the lungs are searched for
-    points               operating points in use, by label. An image with a score close to a threshold is read again
-    overrides            reasons for refusal that a person overrules for this image
-    detail               minimum detail of reading: "needed" for the networks' inputs, "fine", "finer", or "full"
-    classifier_location  where the classifier runs: "here" in the worker, "elsewhere" on a device of the parent process,
-                         or "nowhere": the answer then contains the classifier's input
-    stamp_key            hexadecimal key with which a stamp of the file is made, to recognise the unchanged file later;
-                         "" for no stamp
-    pack_number          number of the pack among the loaded packs, from 0
+    ref                     the image
+    rules                   rules that the header of the decoded bytes must meet; None for no rules
+    whole_image_input_spec  specification of a network input that is made of the whole image, in place of the
+                            classifier's input; None for the classifier's input
+    finds_lungs             whether the lungs are searched for
+    operating_points        operating points in use, by label. An image with a score close to a threshold is read again
+    overrides               reasons for refusal that a person overrules for this image
+    detail                  minimum detail of reading: "needed" for the networks' inputs, "fine", "finer", or "full"
+    classifier_location     where the classifier runs: "here" in the worker, "elsewhere" on a device of the parent
+                            process, or "nowhere": the answer then contains the classifier's input
+    stamp_key               hexadecimal key with which a stamp of the file is made, to recognise the unchanged file
+                            later; "" for no stamp
+    pack_number             number of the pack among the loaded packs, from 0
     """
 
     ref: ImageRef
@@ -108,12 +108,12 @@ class AnalysisResult:
     is_refusal         whether `problem` is a refusal of the image
     stage              the stage at which the analysis stopped
     overruled_reasons  the reasons for refusal that a person overruled
-    values             (1, height, width, channels) uint8, the input of the network, if the request was to run no
+    input_values       (1, height, width, channels) uint8, the input of the network, if the request was to run no
                        classifier; else None
     network_output     the classifier's output for the image; None if the classifier ran elsewhere or not at all
     image_number       number of images that the worker's classifier has run since it was loaded, this image included
     is_approximate     whether a codec reduced the resolution, so that pixels differ a little from the true averages
-    step               pixels of the file per pixel read, along each axis
+    reduction_factor   pixels of the file per pixel read, along each axis
     """
 
     facts: ImageFacts = field(default_factory=ImageFacts)
@@ -182,7 +182,7 @@ class DisplayRequest:
 
     ref             the image
     content_sha256  SHA-256 that the file must have, in hexadecimal; "" for any content
-    side            length of the longer side in pixels; 0 for full resolution
+    longer_side_px  length of the longer side in pixels; 0 for full resolution
     """
 
     ref: ImageRef
@@ -204,8 +204,8 @@ class PreviewResult:
 class DeviceRunRequest:
     """A worker's request to its parent process to run the classifier on a device, instead of in the worker.
 
-    number  number of the `AnalyseRequest` in the current call, from 0
-    values  (1, height, width, channels) uint8, the input of the network
+    request_number  number of the `AnalyseRequest` in the current call, from 0
+    values          (1, height, width, channels) uint8, the input of the network
     """
 
     request_number: int

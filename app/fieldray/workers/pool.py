@@ -182,7 +182,9 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
                 ((question, model),) = questions
                 (seen,) = ask([(replace(question, classifier_location="nowhere"), model)])
                 why = seen.problem or error.reason
-                return (replace(seen, problem=why, stage=seen.stage if seen.problem else "inference", input_values=None),)
+                return (
+                    replace(seen, problem=why, stage=seen.stage if seen.problem else "inference", input_values=None),
+                )
 
         def analyse_alone(number: int) -> AnalysisResult:
             run = run_elsewhere and (lambda _, values: run_elsewhere(number, values))

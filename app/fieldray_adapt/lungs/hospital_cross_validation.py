@@ -48,13 +48,13 @@ def list_hospitals(recipe: LungRecipe) -> tuple[str, ...]:
 def without_hospital(recipe: LungRecipe, data: LungData, hospital_index: int) -> LungData:
     """Return the data for training a network without one hospital. Only the parts of the images differ from `data`.
 
-    `hospital_index` is the index of the hospital in `list_hospitals`. Chest images of the hospital get the part "left out".
-    Images with masks get these parts:
+    `hospital_index` is the index of the hospital in `list_hospitals`. Chest images of the hospital get the part "left
+    out". Images with masks get these parts:
 
-    - "held out": images of every n-th patient of all hospitals, beginning with patient `hospital_index`, for n hospitals.
-    - "validation": all other images that are validation images in `data`.
-    - "training": all other images, including the test images of `data`.
-    - "evaluate", "none": images of sources for evaluation only; "evaluate" if the source is this hospital.
+    - "held out": images of every n-th patient of all hospitals, beginning with patient `hospital_index`, for n
+    hospitals. - "validation": all other images that are validation images in `data`. - "training": all other images,
+    including the test images of `data`. - "evaluate", "none": images of sources for evaluation only; "evaluate" if the
+    source is this hospital.
     """
     names = list_hospitals(recipe)
     learnt = data.image_parts != "evaluate"

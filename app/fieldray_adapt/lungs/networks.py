@@ -45,7 +45,8 @@ def compact_unet(
     """
     if height % INPUT_SIDE_MULTIPLE or width % INPUT_SIDE_MULTIPLE or len(channels) != len(COMPACT_CHANNELS):
         raise ValueError(
-            f"the input's sides must be multiples of {INPUT_SIDE_MULTIPLE}, and its channels {len(COMPACT_CHANNELS)} numbers"
+            f"the input's sides must be multiples of {INPUT_SIDE_MULTIPLE}, "
+            f"and its channels {len(COMPACT_CHANNELS)} numbers"
         )
     layers = [convolution("step0", INPUT_NAME, "step0", kernel=3, stride=2)]
     counts, last = {"step0": channels[0]}, "step0"

@@ -137,7 +137,9 @@ class StageTask:
 
         Returns `figures` with the measured figures added (see `TrainingTask.validate`).
         """
-        return self.samples.validate(averaged_weights, structs.replace(figures, side=self.stage.side), self.panel_folder)
+        return self.samples.validate(
+            averaged_weights, structs.replace(figures, side=self.stage.side), self.panel_folder
+        )
 
 
 class StageSamples:

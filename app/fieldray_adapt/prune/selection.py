@@ -112,8 +112,8 @@ class PruningRule:
     Attributes
     ----------
     kind
-        "level": remove channels with an APoZ above `cut_off`. "deviation": remove channels with an APoZ above the mean of
-        their channel set plus `cut_off` standard deviations.
+        "level": remove channels with an APoZ above `cut_off`. "deviation": remove channels with an APoZ above the mean
+        of their channel set plus `cut_off` standard deviations.
     minimum_channels
         Smallest number of channels that a channel set keeps. A smaller channel set keeps all channels.
     largest_share
@@ -133,8 +133,8 @@ class PruningRule:
 def select_channels(zero_shares: Mapping[str, NDArray[np.float64]], *, rule: PruningRule) -> KeptChannels:
     """Return the channels to keep: the channels with the lowest average percentage of zeros (APoZ).
 
-    `zero_shares` has the APoZ of each channel, by channel set. `rule` decides how many channels are kept. Of channels with
-    equal APoZ, the first are kept. The indices are in ascending order.
+    `zero_shares` has the APoZ of each channel, by channel set. `rule` decides how many channels are kept. Of channels
+    with equal APoZ, the first are kept. The indices are in ascending order.
     """
     return {
         channel: lowest_scoring_channels(shares, count=_rounded(_wanted(shares, rule), shares, rule))

@@ -260,8 +260,8 @@ def trial_curves_svg(trials: Mapping[str, Sequence[tuple[int, float]]], *, metri
 def score_plots_svg(scores: Scores, truth: Truth, *, operating_points: Mapping[str, PointFigures]) -> str:
     """Plot the ROC curve, the calibration, and the distribution of the scores of both classes. Returns SVG text.
 
-    `scores` (n,) are calibrated scores in 0..1, `truth` (n,) is True for positive images. `operating_points` are the figures of
-    the operating points by name, which are marked in the plots.
+    `scores` (n,) are calibrated scores in 0..1, `truth` (n,) is True for positive images. `operating_points` are the
+    figures of the operating points by name, which are marked in the plots.
     """
     with rc_context(_STYLE):
         figure, (roc, calibration, spread) = _figure_of(3)

@@ -198,7 +198,7 @@ class TrainingTask(Protocol):
         """
 
     def validate(self, averaged_weights: Weights, figures: EpochFigures) -> EpochFigures:
-        """Measure the network with the weights `averaged_weights` after an epoch. The engine's weights are restored afterwards.
+        """Measure the network with the averaged weights after an epoch. The engine's weights are restored afterwards.
 
         Returns `figures`, the figures of the epoch, with the measured values added.
         """
@@ -284,8 +284,8 @@ def train_or_resume(
 ) -> tuple[Weights, list[EpochFigures]]:
     """Train all epochs with one engine, or resume the training from the checkpoint in `folder`.
 
-    Returns the averaged weights and the figures of each epoch. `initial_weights` are the initial weights, from which the
-    running mean starts. The caller stores the result and then deletes the checkpoint. Raises as `train_epochs`.
+    Returns the averaged weights and the figures of each epoch. `initial_weights` are the initial weights, from which
+    the running mean starts. The caller stores the result and then deletes the checkpoint. Raises as `train_epochs`.
     """
     state, checkpoint = TrainingState(initial_weights), Checkpoint(folder / CHECKPOINT_FILE_NAME)
     state.resume(checkpoint, engine, fingerprint=fingerprint)

@@ -94,8 +94,8 @@ class Measurements:
     Raises
     ------
     ValueError
-        If `gradient_s` or `transfer_s` is not above 0, `update_s` is below 0, `slowest_factor` or `batch_count` is below 1,
-        or a number is not finite.
+        If `gradient_s` or `transfer_s` is not above 0, `update_s` is below 0, `slowest_factor` or `batch_count` is
+        below 1, or a number is not finite.
     """
 
     gradient_s: float

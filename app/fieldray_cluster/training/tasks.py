@@ -196,7 +196,7 @@ class ArraysDiffer(OSError):
 
 
 def write_arrays(path: Path, arrays_object: Any) -> str:
-    """Write the arrays and texts of the dataclass `arrays_object` to a file for `read_arrays`. Returns the file's SHA-256.
+    """Write the arrays and texts of a dataclass to a file for `read_arrays`. Returns the file's SHA-256.
 
     The file is written under another name and then renamed, so that a worker can still read an earlier file. Only the
     process that has locked the run folder may call this function. Raises StorageProblem (disk_full, not_writable).

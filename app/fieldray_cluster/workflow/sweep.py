@@ -209,7 +209,8 @@ class _Trials:
         if task == BEST_TRIAL_TASK_NAME:
             best = best_trial(self._study)
             self._run.say(
-                f"{BEST_TRIAL_TASK_NAME}: {trial_name(best.number) if best else '-'}. {event.outcome.problem or event.status}"
+                f"{BEST_TRIAL_TASK_NAME}: {trial_name(best.number) if best else '-'}. "
+                f"{event.outcome.problem or event.status}"
             )
             return
         own = self._out.pop(task)

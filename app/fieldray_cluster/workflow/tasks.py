@@ -244,8 +244,8 @@ class TaskSpec:
 def running_outcome(folder: Path, attempt_number: int) -> Outcome:
     """Return the outcome until now of a running attempt: worker, start time and elapsed seconds.
 
-    `folder` is the task's folder, `attempt_number` the number of the attempt. Returns an empty outcome if the attempt has not
-    started.
+    `folder` is the task's folder, `attempt_number` the number of the attempt. Returns an empty outcome if the attempt
+    has not started.
     """
     try:
         outcome = parse_json(_mark(folder, attempt_number).read_bytes(), Outcome)

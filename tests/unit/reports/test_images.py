@@ -102,7 +102,7 @@ def test_the_overlay_is_coloured_where_the_evidence_is_and_outlined(tmp_path: Pa
 
 def test_the_overlay_of_a_crop_is_coloured_inside_the_crop_alone(tmp_path: Path) -> None:
     everywhere = np.full((1, 2, 4), 6.0, np.float32)
-    facts = replace(image().facts, input_to_image=CoordinateMap(5.0, 200.0, 4.0, 50.0))  # rows 200 to 520, columns 50 to 306
+    facts = replace(image().facts, input_to_image=CoordinateMap(5.0, 200.0, 4.0, 50.0))  # rows 200-520, columns 50-306
     painted = overlay(tmp_path, image(facts=facts, class_maps=everywhere, lungs=None))
     is_coloured = painted.max(2) - painted.min(2) > 10
     rows, columns = np.flatnonzero(is_coloured.any(1)), np.flatnonzero(is_coloured.any(0))
