@@ -534,7 +534,7 @@ class Controller(QObject):
         run_id = run_id or self.screening.run_id
         if run_id:
             options = replace(options, prior_comparisons=self.comparing.comparison_records())
-        self.exporting.start(run_id, folder, formats, options)
+            self.exporting.start(run_id, folder, formats, options)
 
     def set_default_pack(self, pack: str, operating_point: str = "") -> None:
         """Make a pack the site's default, which is used for folders without a choice.
