@@ -60,9 +60,9 @@ _COLOURS: Final = {
 class CaptureLayout:
     """The layout of a secondary capture in pixels.
 
-    image_left                 left edge of the image, which lies at the upper edge of the capture
-    image_width, image_height  size of the image
-    columns, rows              size of the whole capture
+    left           left edge of the image. The upper edge of the image is the upper edge of the capture
+    width, height  size of the image
+    columns, rows  size of the whole capture
     """
 
     image_left: int
@@ -214,7 +214,7 @@ def _wrapped(text: str, font: ImageFont.FreeTypeFont, room: int) -> list[str]:
 
 
 def _made_with(subject: ReportedImage) -> tuple[str, ...]:
-    """Return descriptions of program and pack: one with the lung-field pack and, for little space, one without."""
+    """Return descriptions of program and pack: one with the lung-field pack, if any, and a shorter one without."""
     program, lungs_pack = subject.stored_run.run.spec.program_version, subject.stored_run.pack.lungs_pack
     outcome = subject.outcome
     short = f"Fieldray {program} · {outcome.pack_name} · {outcome.model_sha256[:16]}"

@@ -281,9 +281,11 @@ def write_class_map(
 
     Nothing is written if the outcome has no class map.
 
+    stem        path of the files without suffix
+    inputs      files and folders of the run, which are never replaced
     lungs_pack  name of the lung-field pack for the description; "" without one
 
-    The other parameters and the exceptions are those of `write_lungs`.
+    Raises UsageProblem, StorageProblem.
     """
     shown = shown_map(outcome, manifest)
     if shown is None:

@@ -63,7 +63,8 @@ def require_writable_output(path: Path, kind: OutputKind | IsOwnOutput, *, input
     An output may not be written into the program's own data folder. If something exists at `path`, it must be an
     earlier output of the kind `kind`.
 
-    kind, inputs  as for `require_own_output`
+    kind    a kind of output of the program, or a function that recognises an output by the first bytes of its file
+    inputs  files and folders that the command reads, which are never replaced
 
     Raises UsageProblem (output_in_home, output_is_input, output_not_ours), StorageProblem if `path` cannot be examined.
     """
@@ -149,7 +150,13 @@ def open_output(
 
 
 def write_output(path: Path, kind: OutputKind | IsOwnOutput, data: bytes, *, inputs: Sequence[Path] = ()) -> None:
-    """Write bytes to a file. Parameters, rules and exceptions are those of `open_output`."""
+    """Write bytes to a file, which appears at `path` when it is complete. A missing folder is created.
+
+    kind    kind of the output, or a function that recognises an earlier output, which may be replaced
+    inputs  files and folders that the command reads, which are never replaced
+
+    Raises UsageProblem (output_in_home, output_is_input, output_not_ours), StorageProblem.
+    """
     require_writable_output(path, kind, inputs=inputs)
     with writing_atomically(path) as stream:
         stream.write(data)

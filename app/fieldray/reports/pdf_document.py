@@ -289,7 +289,7 @@ class Document(FPDF):
 
         cells       texts of the row
         style       "B" for bold, "" for plain letters
-        categories  classes of results whose colours the texts from the fifth column on have
+        categories  classes of the results in the columns from the fifth on; each text has the colour of its class
         """
         colours = {index: CATEGORY_COLOURS[category] for index, category in enumerate(categories, 4)}
         height, top, left = self._row_height(table, cells, style=style), self.y, MARGIN_MM

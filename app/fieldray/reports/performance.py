@@ -42,10 +42,11 @@ class PerformanceBar:
 class MeasuredPerformance:
     """The measured performance of a class, or of a pack as a whole.
 
-    sentence  the most important figures, those of another hospital first; or a sentence that nothing was measured
-    title     title of the bars, which names the hospital of their images
-    bars      a bar of images with the finding, and a bar of images without the finding
-    detailed_sentences     sentences with all figures and 95 % confidence intervals, from every hospital with figures
+    sentence            the most important figures, those of another hospital first; or a sentence that nothing was
+                        measured
+    title               title of the bars, which names the hospital of their images
+    bars                a bar of images with the finding, and a bar of images without the finding
+    detailed_sentences  sentences with all figures and 95 % confidence intervals, from every hospital with figures
     """
 
     sentence: str
@@ -108,7 +109,7 @@ def _bar(translator: Translator, classes: ClassDistribution, truth: bool, manife
 def _sentence(translator: Translator, measured: Mapping[bool, ClassDistribution], category: Category | None) -> str:
     """Return the sentence on how often a result of a class is wrong or uncertain.
 
-    measured  counts of the classes, for another hospital (True) and the hospital of the training images (False)
+    measured  counts of the classes. Key True: at another hospital. Key False: at the hospital of the training images
     category  the class; None for a sentence on all classes
     """
     values = _figures(measured, category)
@@ -173,7 +174,7 @@ def _own_text(translator: Translator, values: Mapping[str, str], category: Categ
 def _figures(measured: Mapping[bool, ClassDistribution], category: Category | None) -> dict[str, str]:
     """Return the figures of a sentence by name; "–" for a hospital without counts.
 
-    measured  counts of the classes, for another hospital (True) and the hospital of the training images (False)
+    measured  counts of the classes. Key True: at another hospital. Key False: at the hospital of the training images
     category  the class of the sentence; None for all classes
     """
     if category is None:
