@@ -124,8 +124,8 @@ def truth_by_class(
     """Return for each class name whether the class is positive.
 
     With `positive`, every class that `positive` does not name is negative. Without `positive`, each name must be in
-    `known_names`. One exception: of exactly two names, one is enough. "normal" in `known_names` makes "tuberculosis"
-    positive.
+    `usual`. If there are exactly two names, one name in `usual` is enough: with "normal" and "tuberculosis",
+    "tuberculosis" is positive.
 
     Raises UsageProblem if the positive class stays unknown, or if all class names are positive, or all are negative.
     """
@@ -213,7 +213,11 @@ def check_label_table(
 ) -> None:
     """Raise UsageProblem for an unusable label table, before any image is searched for.
 
-    Only problems that do not depend on the images are found. Parameters and errors are those of `labels_from_table`.
+    Only problems that do not depend on the images are found.
+
+    positive  the labels that mean “with the condition”; see `truth_by_class`
+    columns   names of the columns "image", "label", "patient", "exam" and "reader", if unusual
+    usual     class names that are recognised without `positive`
     """
     rows, layout = _laid_out(table, columns or {})
     found = _LabelTableMatcher(table, (), layout, known_names)

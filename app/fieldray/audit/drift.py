@@ -13,8 +13,8 @@ Four quantities are compared:
 scores    the calibrated scores, in ten bins
 exposure  the median grey of the thumbnail, as displayed, in ten bins
 refused   the number of images that were not suitable
-evidence  the number of images with a smaller share of the heat map inside the lungs than a limit. In 95 of 100 images
-          that the pack was measured on, the share reaches the limit. This quantity shows best that images come from
+evidence  the number of images whose share of the heat map inside the lungs is below a limit. In 95 of 100 images that
+          the pack was measured on, the share reaches the limit. This quantity shows best that images come from
           another source, because the number hardly depends on how many patients have the condition
 """
 

@@ -122,15 +122,15 @@ class Audit:
     counts_by_category_and_truth
                          number of units by category, and then by truth (True: with the condition)
     unsure_share, refused_share
-                         share of all units that are uncertain, and share of all units that are not suitable
-    not_assessed         units that were not assessed, by reason
-    calibration_bins     calibration bins of equal numbers of units
-    calibration_error    0..1. In each bin: distance between the mean score and the share of units with the condition.
-                         The error is the mean of these distances
-    misclassified        units falsely referred or missed at the first operating point. The most certain mistakes come
-                         first, units without a score last
-    agreements           kappas of pack, reference and readers
-    cases                all images
+                       share of all units that are uncertain, and share of all units that are not suitable
+    not_assessed       units that were not assessed, by reason
+    calibration_bins   calibration bins of equal numbers of units
+    calibration_error  0..1. In each bin: distance between the mean score and the share of units with the condition.
+                       The error is the mean of these distances
+    misclassified      units falsely referred or missed at the first operating point. The most certain mistakes come
+                       first, units without a score last
+    agreements         Cohen's kappa of every two judges: the pack, the reference labels and each reader
+    cases              all images
     """
 
     rule: CountingRule

@@ -1,4 +1,4 @@
-"""Readers of the published layouts of label tables.
+"""Functions that read label tables in the layouts of published data sets.
 
 From each row the image, the classes, the patient and the human reader are taken.
 

@@ -316,7 +316,7 @@ _Pairs = Sequence[tuple[Case, Case]]
 
 
 def _referred(pairs: _Pairs, edges: tuple[float, float]) -> NDArray[np.bool_]:
-    """Return an array (units, 2): whether the first pack refers a unit, and whether the second pack does."""
+    """Return a bool array (units, 2). A row says whether the first and whether the second pack refers the unit."""
     rows = [[is_referred(case, edge) for case, edge in zip(each, edges, strict=True)] for each in pairs]
     return np.array(rows, np.bool_).reshape(-1, 2)
 

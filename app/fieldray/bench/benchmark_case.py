@@ -203,7 +203,7 @@ class BenchmarkCase:
 
     @contextlib.contextmanager
     def open_backend(self) -> Iterator[Backend]:
-        """Open a fresh backend for the length of the block, ready to run a first image. Raises BackendProblem."""
+        """Open a fresh backend, ready to run a first image, while the `with` block runs. Raises BackendProblem."""
         unavailable_reason = self.kind.unavailable_reason(self.model)
         if unavailable_reason:
             raise BackendProblem(unavailable_reason)
@@ -256,10 +256,10 @@ def _accelerators(settings: Settings) -> list[BackendKind]:
 
 
 def find_usable_cases(cases: Sequence[BenchmarkCase]) -> tuple[tuple[BenchmarkCase, ...], dict[str, Reason]]:
-    """Divide cases into cases whose backend opens now, and cases whose backend does not open.
+    """Find the cases whose backend can be opened now.
 
-    Returns the first group, and for each case of the second group the reason by case name. Raises BackendProblem if the
-    first case of `cases` cannot be opened, because the first case is the baseline of all comparisons.
+    Returns these cases and, by case name, the reason why each other case cannot be used. Raises BackendProblem if the
+    first case of `cases` cannot be used, because the first case is the baseline of all comparisons.
     """
     found, problems = [], {}
     for case in cases:

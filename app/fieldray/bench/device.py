@@ -340,7 +340,7 @@ NOT_MEASURED: Final = (
 
 
 def host_cases(model: Model, *, cores: int, float_file: bytes | None, max_clock: bool) -> tuple[BenchmarkCase, ...]:
-    """Return the ways to run a model on this computer; the simplest way comes first.
+    """Return a case for each way to run a model on this computer; the simplest way comes first.
 
     cores       maximum number of threads
     float_file  the network in floating point, or None if the pack has only a quantised network

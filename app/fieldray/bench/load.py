@@ -57,8 +57,7 @@ LOAD_STUDY_OPTIONS: Final = MeasurementOptions(
 def load_study_cases(model: Model, *, cores: int) -> tuple[BenchmarkCase, ...]:
     """Return the cases that `bench load` compares, each with one model.
 
-    The cases are: one CPU thread, all CPU threads, raised priority, lowered priority, and each accelerator. Load slows
-    some cases more than others.
+    The cases are: one CPU thread, all CPU threads, raised priority, lowered priority, and each accelerator.
     """
     plain = (cpu_case(model), cpu_case(model, cores))[: 1 + (cores > 1)]
     moved = (cpu_case(model, priority="raised"), cpu_case(model, priority="lowered"))
@@ -196,8 +195,8 @@ class StoredLoadCell:
 
     case                       name of the case
     level                      the load that the benchmark made
-    increase                   time of an image under load divided by the time without load, minus 1; 0.273 means +27.3
-                               %
+    increase                   relative increase of an image's time under load, compared with no load. 0.273 means that
+                               the time is 27.3 % longer
     mean_ms                    mean time of an image in milliseconds
     fps_min, fps_avg, fps_max  images per second: of the slowest image, over all images, of the fastest image
     """
@@ -227,8 +226,8 @@ class StoredLoadStudy:
     cells: tuple[StoredLoadCell, ...]
 
     @property
-    def cells_to_show(self) -> tuple[StoredLoadCell, ...]:
-        """The figures to show a person: only those of the first case of each backend."""
+    def cells_of_first_cases(self) -> tuple[StoredLoadCell, ...]:
+        """The cells that a person is shown: for each backend, only the cells of the backend's first case."""
         first = {cell.backend: cell.case for cell in reversed(self.cells)}
         return tuple(cell for cell in self.cells if cell.case == first[cell.backend])
 

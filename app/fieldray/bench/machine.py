@@ -130,7 +130,7 @@ _OWN_CHOICE: Final = frozenset({"intel_pstate", "amd-pstate-epp"})
 def linux_processor(*, cpuinfo: Path = CPUINFO_FILE) -> tuple[str, tuple[str, ...] | None]:
     """Read the processor's name and vector instructions from `cpuinfo`.
 
-    Returns an empty name and None if they are unknown.
+    Returns "" for an unknown name, and None for unknown instructions.
     """
     lines = [line.partition(":") for line in _file_text(cpuinfo).splitlines()]
     fields = {key.strip().lower(): value.strip() for key, _, value in reversed(lines)}
