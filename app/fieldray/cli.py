@@ -174,7 +174,7 @@ def _usable_home(options: argparse.Namespace) -> Iterator[None]:
 
 
 def _check_outputs(options: argparse.Namespace) -> None:
-    """Raise an exception if a command's outputs must not be written, before hours of work.
+    """Check, before hours of work, that the outputs of a command may be written.
 
     The options may have `out` and `maps` (folders), `json` (a file), `json_kind` (the kind of this file, by default
     "lines") and `paths` (the inputs). Raises UsageProblem, StorageProblem.

@@ -55,11 +55,11 @@ class CommandLineModule(Protocol):
     def joins_cluster(self, arguments: Sequence[str]) -> bool:
         """Return whether a command line connects to a cluster or a server, so that its process needs the network.
 
-        arguments  the command line, which begins with a command of this package
+        arguments  the command line, which begins with a command of the optional package
         """
 
     def register_commands(self, commands: argparse._SubParsersAction[Any]) -> None:
-        """Add the commands of this package, with all options, to the parser."""
+        """Add the commands of the optional package, with all their options, to the parser."""
 
 
 def optional_modules(name: str) -> Iterator[ModuleType]:

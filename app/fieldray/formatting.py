@@ -388,7 +388,7 @@ def format_date(translator: Translator, day: datetime.date) -> str:
 
 
 def earlier_day_text(translator: Translator, header: ImageHeader) -> str:
-    """Return the words that mark an image of an earlier day than the patient's newest image in a run."""
+    """Return a text that marks an image as earlier than the patient's newest image in the run, with its date."""
     # Translators: of an X-ray, in a list below the one of today
     return translator.text("earlier image, {date}", date=format_dicom_date(translator, header.study_date))
 

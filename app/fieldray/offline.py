@@ -110,9 +110,9 @@ class InternetRefused(PermissionError):
 def stay_offline(*, is_toolchain: bool = False, shows_window: bool = False, joins_cluster: bool = False) -> None:
     """Refuse the network to this process from now on; a second call changes nothing.
 
-    is_toolchain   whether the process belongs to `fieldray_adapt`. Only Python code is then refused the network,
-                   because TensorFlow imports `requests`, and because a compiler may be the user's script for another
-                   machine
+    is_toolchain   whether the process belongs to `fieldray_adapt`. Only Python code is then refused the network. The
+                   modules for the network stay available, because TensorFlow imports `requests`. Other programs may
+                   use the network, because the Edge TPU compiler may be a script that works on another machine
     shows_window   whether the process is the window, which may connect to a screen on another machine (`ssh -X`) and
                    then calls `block_further_connections`
     joins_cluster  whether the process may call `allow_networks`; before that call every network is refused. Only
@@ -150,9 +150,9 @@ def allow_networks(networks: Sequence[str]) -> None:
 def networks_temporarily_allowed(hosts: Sequence[str]) -> Iterator[None]:
     """Allow connections to further hosts during the block, in addition to the hosts that are allowed already.
 
-    hosts  numeric addresses or networks, as for `allow_networks`
+    hosts  numeric addresses (`10.0.0.5`) or networks (`10.0.0.0/24`)
 
-    Raises the exceptions of `allow_networks`.
+    Raises InternetRefused in a process that was started without `joins_cluster`. Raises ValueError for host names.
     """
     global _reachable
     own = set(_ranges(hosts)) - set(_reachable)

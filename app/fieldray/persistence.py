@@ -326,7 +326,7 @@ class LockHeldError(Exception):
 class FileLock(contextlib.AbstractContextManager["FileLock"]):
     """A lock on a file, from construction until `release` or the end of the process.
 
-    holder   one line about the holder, at most 200 characters of ASCII. The lock also works if the disk is full
+    holder   one line about the holder, at most 200 characters of ASCII; left out if the disk is full
     wait_s   maximum time in seconds to wait for another holder
     is_made  whether a missing file is created; otherwise FileNotFoundError is raised
 

@@ -54,7 +54,7 @@ class Console:
         self._write(self._error if self.is_output_for_program else self._out, make_visible(text) + "\n")
 
     def print_lines(self, texts: Iterable[str]) -> None:
-        """Print several lines for a person, as `print_line` does."""
+        """Print lines for a person on standard output, or on standard error if a program reads standard output."""
         for text in texts:
             self.print_line(text)
 

@@ -166,7 +166,7 @@ def _centre(lungs: Mask) -> NDArray[np.float64]:
 
 
 def _extent(lungs: Mask) -> float:
-    """Return the width of the lungs in pixels, because a deep breath changes the width less than the height."""
+    """Return the width of the lungs in pixels. A deep breath changes the width less than the height."""
     columns = np.flatnonzero(lungs.any(axis=0))
     return float(columns[-1] - columns[0] + 1)
 

@@ -222,7 +222,7 @@ def find_peaks(surfaces: CorrelationSurface, *, exclusion_px: int) -> Peaks:
 
 
 def subpixel_bias(images: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the error of the positions of `find_peaks` for each template, if the image contains an exact copy.
+    """Return, for each template, how far `find_peaks` misses the position of an exact copy in an image.
 
     The parabola fit of `find_peaks` has this bias: a window that moves loses some pixels and gains different pixels, so
     the two neighbours of an exact peak differ in height. Subtract the bias from the positions of `find_peaks`.
