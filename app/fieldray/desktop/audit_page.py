@@ -187,7 +187,7 @@ class AuditPage(Page):
             self.take_button.setEnabled(auditing.can_store_operating_point)
 
     def _offer(self, others: Sequence[Run]) -> None:
-        """List the runs with which the run can be compared, and keep the selected run.
+        """List the runs with which the visible run can be compared. The selected run stays selected.
 
         others  the runs to list
         """

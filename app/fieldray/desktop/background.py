@@ -62,8 +62,8 @@ class BackgroundTasks(QObject):
         """The services that `run_with_services` passes to tasks; None until the services are open."""
         return self._opened.result() if self._opened.done() and not self._is_closed else None
 
-    def set_services(self, services: Services) -> None:
-        """Pass the opened services to the tasks that wait in `run_with_services`, which then begin."""
+    def open(self, services: Services) -> None:
+        """Take the opened services, and begin the tasks that wait for the services (see `run_with_services`)."""
         self._opened.set_result(services)
 
     def run_with_services(self, work: Callable[[Services], Any], **run_options: Any) -> Future[Any] | None:
@@ -190,7 +190,7 @@ _SLICE_S: Final = 0.008
 class EventBridge(QObject):
     """Carries events of the services from any thread to the window's thread, in order.
 
-    Thousands of images with reused results arrive together. These events are delivered in portions of a few
+    The events of thousands of reused results may arrive together. Events are delivered in portions of a few
     milliseconds, so that the window stays responsive. The timer also lets Python run and handle signals while the
     program is idle.
     """

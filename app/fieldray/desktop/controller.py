@@ -174,7 +174,7 @@ class Controller(QObject):
         )
 
     def close(self) -> None:
-        """Cancel running work, and close the services in the background, after they have been opened completely.
+        """Cancel running work, and close the services in the background as soon as they are completely open.
 
         The signal `closed` is emitted at the end.
         """
@@ -267,7 +267,7 @@ class Controller(QObject):
         self.notice_board.post_reason("replaced", reason("image_replaced"), level="warning", action=again)
 
     def show_newer_result(self) -> None:
-        """Show the newer result of the current image, which the work list already has."""
+        """Show the newer result of the current image. The work list already shows the newer result."""
         before = self.image.packs[0] if self.image.packs else None
         if before is not None:
             self.image.show(self.rows.row_in_memory(before.row_id))

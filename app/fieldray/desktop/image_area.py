@@ -334,7 +334,7 @@ _PIXELS_PER_POINT: Final = 2.0  # minimum resolution, more than that of a screen
 
 
 def draw_picture(viewer: Viewer, translator: Translator) -> QImage | None:
-    """Draw a viewer's image as a person sees it, with the notice *research use only*; None without an image."""
+    """Return a picture of what a viewer shows, with the notice *research use only*; None without an image."""
     pyramid, font = viewer.pyramid, scaled_font(viewer.font(), 0.92)
     if pyramid is None:
         return None

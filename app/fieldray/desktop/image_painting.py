@@ -92,9 +92,9 @@ def make_image_pyramid(image: Image) -> ImagePyramid:
 def matching_display_window(window: Window | None, pyramid: ImagePyramid, other: ImagePyramid) -> Window | None:
     """Return the display window of the image `other` that corresponds to a display window of the image `pyramid`.
 
-    A preset of `pyramid` corresponds to the preset of `other` for the same key. Any other window is scaled: width, and
-    distance from the centre of `initial_window`, in proportion to the width of `initial_window`. None is the window of
-    the file.
+    A preset of `pyramid` corresponds to the preset of `other` for the same key. Of any other window, two values are
+    scaled: the width, and the distance of the centre from that of `initial_window`. The factor is the ratio of the
+    widths of both `initial_window`. None stands for the window of the file.
     """
     if window in pyramid.display_window_presets:
         return other.display_window_presets[pyramid.display_window_presets.index(window)]

@@ -211,7 +211,7 @@ class IntentStateMachine:
         )
 
     def handle_start_button(self, paths: Sequence[Path], *, listed_image_count: int = 0) -> Commands:
-        """Handle the Start button: screen paths with the pack that the header of the window names.
+        """Handle the Start button: screen paths with the pack in use, which the toolbar names.
 
         paths               the files and folders to screen
         listed_image_count  number of images in the shown list; 0 if the list belongs to other paths
@@ -244,8 +244,8 @@ class IntentStateMachine:
         """Handle a person's answer to a question.
 
         question  the question; None for a click on a pack's card without a question, which applies to the next folder
-        answer    for the question "pack": the chosen pack. For the question "ages": True or False for the ages being
-                  confirmed; None if the images need another pack
+        answer    for the question "pack": the chosen pack. For the question "ages": True to confirm the ages, False
+                  to screen without confirming the ages, None if the images need another pack
         """
         if question != self.question:
             return ()

@@ -293,8 +293,8 @@ def _group_card(translator: Translator, group: KeyGroup) -> QWidget:
     return card(make_label(group_title(translator, group), role="heading"), grid)
 
 
-def mouse_help_lines(translator: Translator) -> list[tuple[str, str]]:
-    """Return the actions of the mouse on an image, as pairs of action and explanation."""
+def mouse_lines(translator: Translator) -> list[tuple[str, str]]:
+    """Return what the mouse does on an image, as pairs such as ("Right click", "Menu")."""
     return [
         (translator.text("Drag with left button"), translator.text("Window (left and right) and level (up and down)")),
         (translator.text("Drag with middle button"), translator.text("Move the image")),

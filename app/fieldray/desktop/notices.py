@@ -139,8 +139,8 @@ class Banner(QFrame):
 class BannerArea(QWidget):
     """The part of the window with the notices.
 
-    Always visible are the most severe notice (of several equally severe notices, the newest) and every notice that
-    needs an answer. All other notices are hidden. A button shows the number of hidden notices and makes them visible.
+    The newest of the most severe notices and every notice that needs an answer are always visible. All other notices
+    are hidden. A button shows the number of hidden notices and makes them visible.
     """
 
     def __init__(self, board: NoticeBoard, translator: Translator, theme: Theme) -> None:
@@ -207,7 +207,7 @@ class BannerArea(QWidget):
         return staying or [one for one in notices if one is gravest or (one.action and one.action.needs_click)]
 
     def _keep_banner(self, notice: Notice) -> None:
-        """Keep the banner if only the text of its notice has changed, because a click on its button may be near.
+        """Keep the banner if only the text of its notice has changed, as a person may be about to click its button.
 
         notice  the newer notice
         """

@@ -358,7 +358,7 @@ class PackController(QObject):
     def _offer(self, candidate: PackCandidate) -> None:
         """Show a notice about a pack on a drive that is not in use, with a button to use the pack.
 
-        The pack needs an answer from a person first, or another pack is in use.
+        The pack is not used automatically, because a person must answer a question first or another pack is in use.
         """
         self._offered, why, name = candidate, candidate.problem, candidate.pack_name
         use = NoticeAction(
@@ -477,9 +477,9 @@ class AdditionalPacks(QObject):
 
         An additional pack fits if it is not the pack in use, and if all chosen packs accept some common ages.
 
-        pack_in_use        the pack in use, or None
-        available_folders  folders of the packs that are available now; a pack in any other folder is removed. None
-                           during a run, which has its packs in memory; then no pack is removed for this reason
+        used  the pack in use, or None
+        here  folders of the available packs; a pack in another folder is removed. None during a run: no pack is
+              removed because of its folder, as a run has its packs in memory
         """
         self._used, self._here = pack_in_use, available_folders
         if self.ticked_packs:

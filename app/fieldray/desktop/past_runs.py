@@ -85,7 +85,7 @@ class RunOperations(QObject):
 
 
 class PastRuns(RunOperations):
-    """The list of past runs as read last, the filter of the list, and the last comparison of two runs.
+    """The past runs as last read from the database, the filter of their list, and the last comparison of two runs.
 
     summaries                   all past runs with their counts
     comparison                  the last comparison of two runs, or None

@@ -162,7 +162,7 @@ class ResultPanel(QScrollArea):
         self.opacity.setValue(self._switches.heat_map_opacity)
 
     def _show_kept(self) -> None:
-        """Show a text if the file cannot be read, and if a newer result has replaced the shown result.
+        """Show a text if the file cannot be read, or if a newer result has replaced the shown result.
 
         The text names the stored picture that is shown instead of the file. A button opens the newer result.
         """

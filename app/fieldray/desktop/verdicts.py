@@ -1,4 +1,4 @@
-"""The state of verdicts on images and of their saving: a state machine without threads, Qt or disk.
+"""A state machine for the verdicts on images and the saving of verdicts, without threads, Qt or disk.
 
 The state machine turns events into commands. Only this module stores the verdict on each image, the judged result, and
 the state: being saved, saved, or not saved with the reason. Panel, list and the question before closing read the state

@@ -429,7 +429,7 @@ class Viewer(QWidget):
 
     @property
     def _key_position(self) -> QPointF:
-        """The position in the view at which commands of keys act (see the class)."""
+        """The position in the view at which commands of keys act: that of the mouse, or the middle of the view."""
         return self._mouse or QPointF(self.width() / 2, self.height() / 2)
 
     def _image_point(self, at: QPointF) -> Point:

@@ -127,7 +127,7 @@ class WelcomePage(QWidget):
         self._area.setFocus()
 
     def scroll_to_top(self) -> None:
-        """Scroll to the top of the page, where the open question names the folder."""
+        """Scroll to the top of the page, so that the title and the question about the pack are visible."""
         self._area.verticalScrollBar().setValue(0)
 
     def _show_cards(self, question: IntentQuestion | None) -> None:
