@@ -1,9 +1,9 @@
 """Heat maps: from a pack's class map to the colours laid over the image.
 
 The class map has a logit for each cell. The mean over the cells is the classifier's logit. A cell is coloured only if
-its logit is above 0 (even odds) and above the logit of the operating point. The higher the
-logit, the stronger is the colour. Every pack has a fixed scale, so heat maps of two images can be compared, and an
-image far below the threshold shows no false hot spot.
+its logit is above 0 (even odds) and above the logit of the operating point. The higher the logit, the stronger is the
+colour. The scale of a pack is fixed, so that heat maps of two images can be compared. An image far below the threshold
+shows no false hot spot.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def evidence_threshold_logit(threshold: float | None, calibration: Calibration |
 
 
 def colour_span_logits(label: str, manifest: Manifest) -> float:
-    """Return the difference of a cell's logit and `evidence_threshold_logit` at which the cell has full colour.
+    """Return how far the logit of a cell with full colour lies above `evidence_threshold_logit`.
 
     The number is `metrics.labels.LABEL.heat_map.span` in the pack's manifest, or `DEFAULT_COLOUR_SPAN` if the manifest
     has no valid number.
@@ -125,8 +125,8 @@ class ShownMap:
 
     logits              (rows, columns) float32
     evidence_threshold  the logit above which a cell counts as evidence for the finding
-    colour_span         difference of a cell's logit and `evidence_threshold` at which the cell has full colour
-    cells_to_image      maps cells to pixels of the image
+    span                how far the logit of a cell with full colour lies above `evidence_threshold`
+    cells               maps cells to pixels of the image
     """
 
     finding: Finding
@@ -177,9 +177,9 @@ def shown_map(outcome: Outcome, manifest: Manifest) -> ShownMap | None:
 
 @lru_cache(maxsize=8)
 def _cubic_weights(count: int) -> Grid:
-    """Return weights (16 * count, count) for cubic interpolation between the centres of `count` cells. Read-only.
+    """Return weights (16 * count, count) for cubic interpolation between the centres of `count` cells.
 
-    Outside the centres of the first and last cell, the value of the nearest cell counts.
+    Outside the centres of the first and last cell, the value of the nearest cell counts. The array is read-only.
     """
     positions = (np.arange(count * _FINER) + 0.5) / _FINER - 0.5
     weights = np.zeros((count * _FINER, count), np.float32)

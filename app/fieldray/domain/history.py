@@ -147,7 +147,7 @@ class ResultBrief:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageTally:
-    """The number of images of a period that one pack put into one class, for one reason, with one reader's verdict.
+    """The number of images in a period whose results have the same pack, class, reason and reader's verdict.
 
     spec  the pack with its operating points
     """
@@ -219,8 +219,8 @@ class RunComparison:
 
     @property
     def sides(self) -> tuple[tuple[PackOfRun, PackSpec], tuple[PackOfRun, PackSpec]]:
-        """Both sides of the comparison. Each side is the run and position of a pack (`PackOfRun`), and the pack."""
-        first, second = zip((self.first, self.second), self.pack_positions, strict=True)
+        """The two compared packs. Each entry is the run and position of a pack (`PackOfRun`), and the pack itself."""
+        first, second = zip((self.first, self.second), self.positions, strict=True)
         return _side(*first), _side(*second)
 
     @property
@@ -347,11 +347,11 @@ class ResultFilter:
 class ResultOrder:
     """The order of results in the work list.
 
-    column                 the column to sort by; "class" puts the most urgent class on top. Rows with equal values are
-                           sorted by class
-    is_descending          whether the order of the column is reversed
-    is_grouped_by_patient  whether the images of each patient, and of each study, stay together. The position of the
-                           patient's first image in the order decides
+    column         the column to sort by; "class" puts the most urgent class on top. Rows with equal values are sorted
+                   by class
+    is_descending  whether the order of the column is reversed
+    by_patient     whether the images of each patient, and of each study, stay together. Patients are
+                   then in the order of their first images
 
     In the order by class, images of earlier days come after all other images. An image is of an earlier day if the run
     has an image of a later day of the patient.

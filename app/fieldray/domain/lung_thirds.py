@@ -1,8 +1,9 @@
 """Measurements of the upper, middle and lower third of each lung, and the weights that decide which thirds are white.
 
-Lung mask and grey level of each third are compared with the third on the opposite side. A lung-field network also
-draws a mask into a white lung, but a mask of less height or width, or with shares near one half. The weights come from
-logistic regression on lungs painted white. `python -m benchmarks.white_lungs` fits them again (docs/decisions/0055).
+Lung mask and grey level of each third are compared with the third on the opposite side. A lung-field network finds
+a white lung, too. But the mask of a white lung has less height or width, or shares near one half. The weights come from
+logistic regression on lungs painted white. `python -m benchmarks.white_lungs` fits the weights again
+(docs/decisions/0055).
 """
 
 from __future__ import annotations
@@ -124,8 +125,10 @@ def split_into_thirds(lungs: Mask) -> list[tuple[Mask, Mask]]:
     return found
 
 
-def whiteness_of_lungs(features: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the whiteness (2, 3) of the thirds of the patient's left and right lung; above 0 a third is unseen.
+def whiteness_of_lungs(facts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the weighted sum of the facts (2, 3) for the thirds of the patient's left and right lung.
+
+    A third with a sum above 0 is white, and counts as not seen.
 
     features  (2, 3, 8) of both lungs, as `features_of_thirds` returns them
     """

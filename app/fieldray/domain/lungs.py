@@ -498,7 +498,7 @@ def _undecided(shares: NDArray[np.uint8], is_lung: Mask) -> float:
 def _white(
     shares: NDArray[np.uint8], is_lung: Mask, areas: NDArray[np.float64], grey: NDArray[np.uint8], *, is_mirrored: bool
 ) -> dict[LungSide, LungMeasurement]:
-    """Return the patient's lungs with a third that is too white to be seen, and the density of the whitest third."""
+    """Return the patient's lungs with a third that is too white to be seen, and the whiteness of the whitest third."""
     if not is_lung.any():
         return {}
     middle = column_between_lungs(np.flatnonzero(is_lung.any(axis=0)), np.flatnonzero(areas.any(axis=0)))
@@ -583,8 +583,8 @@ def _cut_off(mask: Mask, areas: NDArray[np.float64]) -> tuple[Side, ...]:
     return tuple(side for side in SIDES if strips[side].mean() > _MIN_TOUCH)
 
 
-def _of_region(shares: NDArray[np.float32], threshold: int, pixel_map: CoordinateMap) -> dict[str, Any]:
-    """Return the fields of `LungFields` for the lung region: the compressed shares and the extent."""
+def _of_region(shares: NDArray[np.float32], threshold: int, pixel_map: PixelMap) -> dict[str, Any]:
+    """Return values for two fields of `LungFields`: `region` and `compressed_region`."""
     fields, parts = remove_non_lung_parts(np.rint(255 * shares.clip(0, 1)).astype(np.uint8), threshold)
     reached = _extent(fields, threshold, pixel_map) if parts.any() else None
     return {"region": reached, "compressed_region": CompressedShares.compress(fields, threshold)}

@@ -24,9 +24,9 @@ a patient give one result. The effective number of images is then (sum m)^2 / su
 images m (Kish 1965). The effective number equals the number of images if each patient has one image, and the number of
 patients if all patients have equally many images.
 
-Wilson E. B., J Am Stat Assoc 22 (1927) 209; Brown, Cai, DasGupta, Statistical Science 16 (2001) 101: Wilson's interval
-is closer to 95 % than the exact interval of Clopper and Pearson, which is always too wide, and is defined for effective
-numbers that are not whole. Newcombe R. G., Statistics in Medicine 25 (2006) 559, method 5.
+Wilson E. B., J Am Stat Assoc 22 (1927) 209; Brown, Cai, DasGupta, Statistical Science 16 (2001) 101: the exact
+interval of Clopper and Pearson is always too wide. Wilson's interval is closer to 95 %, and is also defined for
+effective numbers that are not whole. Newcombe R. G., Statistics in Medicine 25 (2006) 559, method 5.
 """
 
 from __future__ import annotations
@@ -207,8 +207,8 @@ def share_difference(
 ) -> tuple[float, float, float]:
     """Return the share of hits in `second` minus the share in `first`, and the ends of the difference's 95 % interval.
 
-    Method 10 of Newcombe, Statistics in Medicine 17 (1998) 2635: the square-and-add of Wilson's intervals, with the
-    correlation of both shares, which is corrected for continuity.
+    The interval is method 10 of Newcombe, Statistics in Medicine 17 (1998) 2635. The method combines Wilson's
+    intervals of both shares (square-and-add). It uses the correlation of both shares, corrected for continuity.
 
     first, second  (n,) hits of two tests on the same images
 
@@ -336,7 +336,7 @@ def _area_variance(area: float, positives: float, negatives: float) -> float:
 
 
 def _bisect(value: float, end: float, is_near: Callable[[float], bool]) -> float:
-    """Return the point farthest from `value` towards `end` at which `is_near` is true, found by bisection."""
+    """Find by bisection the last point on the way from `value` to `end` at which `is_near` is true."""
     near, far = value, end
     for _ in range(_HALVINGS):
         middle = (near + far) / 2

@@ -269,7 +269,7 @@ class Manifest:
                  texts by language (BCP 47); English is always present
     labels       labels of a classifier; of a lung-field pack, its checks
     class_names  names of the classes *abnormal* and *normal*, by class and language; or None
-    warnings     warnings by language, written when the pack was made, of figures in this manifest that may be wrong; or
+    warnings     warnings by language that figures in this manifest may be wrong, written when the pack was made; or
                  None
     accepted     header values of the images that the pack accepts
     requires     the packs that this pack needs

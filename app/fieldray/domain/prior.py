@@ -1,6 +1,7 @@
 """The prior images of a patient: which images belong to the patient, and which image was made first.
 
-Two images count as images of one person only if both have one Patient ID and no other fact in the headers contradicts.
+Two images count as images of one person only if they have the same Patient ID, and no other fact in their headers
+contradicts.
 Unknown facts are reported as unknown and never guessed.
 """
 

@@ -409,7 +409,7 @@ class SupersededVerdict:
 
     image_key       the key of the image (`ImageRef.key`)
     content_sha256  SHA-256 of the bytes that were judged; empty if the bytes could not be read
-    score           the highest score, or None
+    score           the score of the judged result (see `finding.score_for_sorting`), or None
     """
 
     image_key: str
