@@ -93,7 +93,11 @@ _SELF_POWERED: Final = 0x40  # bit of bmAttributes, USB 2.0 specification, 9.6.3
 def find_usb_devices_on_linux(
     *, sysfs: Path = USB_SYSFS_FOLDER, nodes: Path = USB_NODES_FOLDER
 ) -> tuple[UsbDevice, ...]:
-    """Return the Edge TPUs on USB, sorted by port: USB devices in `sysfs`, device files in `nodes`. Never raises."""
+    """Return the Edge TPUs on USB, sorted by port. Never raises.
+
+    sysfs  folder in which Linux lists the USB devices
+    nodes  folder of the device files
+    """
     try:
         entries = sorted(sysfs.iterdir())
     except OSError:

@@ -223,8 +223,8 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         """Run a model on an input (1, height, width, channels) uint8, on the device that the engine chooses. Blocks.
 
         Returns None if the CPU is to run the input, in the worker process that has the image; the CPU may still be
-        starting. Raises the exceptions of `next_device`, BackendProblem also if this input ended several processes, and
-        ValueError for an input that does not fit the model.
+        starting. Raises the exceptions of `next_device`. Also raises BackendProblem if this input ended several
+        processes, and ValueError for an input that does not fit the model.
         """
         spec = model.manifest.input
         shape = (1, spec.height, spec.width, spec.channels)
@@ -415,7 +415,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
-        """Change states under the lock. After the block, return inputs that cannot run, and publish the events."""
+        """Lock the states for a `with` block. Then return inputs that cannot run, and publish the events."""
         returned = list[_Input]()
         try:
             with self._changed:
