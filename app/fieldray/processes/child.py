@@ -395,8 +395,8 @@ _LOOK_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class ChildFunction(Generic[Q, A]):
-    """A function that a child process offers. Parent and child process use one description of the function.
+class Call(Generic[Q, A]):
+    """The description of a function that a child process offers. Parent and child process both use this object.
 
     name           name of the function
     request_type   type of the function's argument, usually a frozen dataclass

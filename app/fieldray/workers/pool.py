@@ -329,8 +329,10 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
     def hash_file(self, ref: ImageRef) -> tuple[str, bytes]:
         """Return the SHA-256 of a file (hexadecimal) and the stamp by which the unchanged file is recognised later.
 
-        The stamp is empty if `set_stamper` was not called, for a file in a zip file, or a file changed seconds ago.
-        A file in a zip file is read in a child process, any other file in this process. Raises Unreadable, PoolClosed.
+        The stamp is empty if `set_stamper` was not called, for a file in a zip file, and for a file that was changed
+        seconds ago. A file in a zip file is read in a child process, any other file in this process.
+
+        Raises Unreadable, PoolClosed.
         """
         if ref.zip_member is not None:
             return self._hash_in_child(ref), b""
