@@ -62,7 +62,7 @@ _NAMES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Frame:
-    """One encoded frame of a DICOM file, with the facts of the header about its values.
+    """One encoded frame of a DICOM file, and what the file's header states about the values of the frame.
 
     unused_low_bits  number of unused bits below the stored bits
     is_plain_grey    whether a pixel is one grey sample of 8 or 16 bits
@@ -70,7 +70,7 @@ class Frame:
                      padding value must not be blended with other values
     frame_count      number of frames in the file
     is_rgb           whether the header says that the three samples are red, green and blue
-    codestream       the codestream, whose rows and columns are those in the header; empty for uncompressed values
+    codestream       the compressed frame, with the rows and columns of the header; empty for uncompressed values
     """
 
     transfer_syntax: str
@@ -117,9 +117,9 @@ def stored_values_of(values: StoredValues, frame: Frame) -> StoredValues:
     """Return the stored values of a frame, given the values from a codec or from the file (PS3.5 8.1.1).
 
     Bits outside the stored bits (above HighBit or below the lowest stored bit) are removed, and the sign is extended.
-    There are two exceptions. If the image would be rougher without these bits, the bits belong to the image, because
-    Bits Stored is wrong. If the codestream states more bits than Bits Stored, the bits stay, too. A lossy codec exceeds
-    the range of values a little; values beyond the range are set to the nearest value in the range.
+    The bits stay if the codestream states more bits than the header, or if the image would be rougher without the bits:
+    the header's Bits Stored is then wrong. A lossy codec exceeds the range of values a little. Values beyond the range
+    are set to the nearest value in the range.
 
     Parameters
     ----------
@@ -247,7 +247,7 @@ class Codec:
                        `imaging.reduction`. Returns the values and the step: one value for step x step of the frame
                        (rounded up at the edges). Called only for frames with unsigned values and `is_plain_grey`.
                        Returns None if there is no lower resolution; after an error the whole frame is read
-    runtime_modules    modules that the library imports by name, for the installer
+    runtime_modules    modules that the codec's library imports by name, and that the installer therefore must include
     """
 
     name: str

@@ -56,7 +56,7 @@ def discover(
     is_known: IsKnown = lambda _path, _stream: False,
     notify: Callable[[Reason], None] = lambda _why: None,
 ) -> Iterator[ImageRef]:
-    """Yield a reference to every image under `paths`, searching while references are consumed.
+    """Yield a reference to every image under `paths`. The search goes on only while the caller consumes references.
 
     References come in sorted order, except for links to files elsewhere and for files added during the search.
 
@@ -85,7 +85,7 @@ def zip_search_in_this_process(
 ) -> ListMembers:
     """Return a function that yields the images in a zip file, given a reference to the file.
 
-    This process reads the file.
+    The function reads the zip file in this process, not in a child process.
 
     opener         opens a path for reading
     is_own_report  returns whether the first bytes of a member are those of a report of this program

@@ -198,7 +198,7 @@ def lacks_restart_markers(data: bytes) -> bool:
 
 
 def lacks_scans(data: bytes) -> bool:
-    """Return whether a progressive JPEG lacks scans: some AC coefficients of the first component are not exact."""
+    """Return whether a progressive JPEG lacks scans, so that AC coefficients of its first component are not exact."""
     frame = jpeg_frame(data)
     scans = [data[start + 2 : start + 8] for marker, start in jpeg_markers(data) if marker == START_OF_SCAN]
     exact = set[int]()
@@ -329,7 +329,9 @@ def _ends_as_zip(stream: BinaryIO) -> bool:
 
 
 def identify_bytes(data: bytes, ref: ImageRef) -> ImageRef:
-    """Return `ref` with kind and header of the bytes to be screened, since the file may have changed since discovery.
+    """Return `ref` with kind and header as read from the bytes to be screened.
+
+    The file may have changed since discovery, which made `ref`.
 
     data  the whole file
 

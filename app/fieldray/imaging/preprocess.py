@@ -75,7 +75,9 @@ def with_default_window(image: Image) -> Image:
 
 
 def to_network_input(image: Image, spec: InputSpec, *, box: Box | None = None) -> NetworkInput:
-    """Make the network input that `spec` describes: (1, height, width, channels) uint8, and its map to image pixels.
+    """Make the network input that `spec` describes, and the map from the input to pixels of the image.
+
+    The input is (1, height, width, channels) uint8.
 
     box  part of the image to use instead of the whole image, for an input that is cropped to the lungs
     """

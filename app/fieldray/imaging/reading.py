@@ -110,7 +110,7 @@ class ImageFile:
         return identify_bytes(self._data, self._ref)
 
     def decode_image(self, needed_size: TargetSize | None = None) -> Image:
-        """Return the image as stored in the file, not turned, at least as fine as needed.
+        """Return the image without the turn that a person asked for, at the resolution `needed_size` or a finer one.
 
         Raises Unreadable, UnsuitableImage.
         """

@@ -75,7 +75,7 @@ def file_state_of(file: BinaryIO | Path) -> FileState | None:
 
 
 def file_problem(error: OSError) -> Unreadable:
-    """Return the exception for a person, made from an OSError of opening or reading a file."""
+    """Return the exception that tells a person why a file could not be opened or read, given the OSError."""
     if isinstance(error, FileNotFoundError):
         return Unreadable(reason("missing"))
     if isinstance(error, PermissionError):
@@ -138,7 +138,7 @@ class FileStamper:
         return self._stamp(path, state, _part_of(stream, state.size_bytes)) if state else b""
 
     def is_settled(self, state: FileState) -> bool:
-        """Return whether a file is so old that any later change would alter the file's time stamps."""
+        """Return whether the file's last change is so long ago that a further change would alter its time stamps."""
         return max(state.modified_ns, state.status_changed_ns) / 1e9 + _MARGIN_S < self._now_s()
 
     def _stamp(self, path: Path, state: FileState, read: ReadPart) -> bytes:

@@ -48,10 +48,11 @@ def with_end_marker(source: bytes) -> bytes:
 
 
 def decode_twice_to_check_scans(source: bytes) -> NDArray[Any]:
-    """Decode a JPEG in full twice with different bytes inserted after each scan, and check that the values are equal.
+    """Check that no scan of a JPEG is cut off, and return the decoded values.
 
-    Returns the values. Raises Unreadable `truncated` if scans or restart markers are missing, if the values differ, or
-    if the JPEG is damaged.
+    The JPEG is decoded twice, with different bytes inserted after each scan. The values then differ if a scan is cut
+    off. Raises Unreadable `truncated` if scans or restart markers are missing, if the values differ, or if the JPEG is
+    damaged.
     """
     if lacks_scans(source) or lacks_restart_markers(source):
         raise Unreadable(reason("truncated"))

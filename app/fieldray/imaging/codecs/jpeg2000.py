@@ -31,7 +31,7 @@ _MAX_LEVELS: Final = 7
 def bits_and_decomposition_levels(source: bytes) -> tuple[int, int]:
     """Return bits per sample and decomposition levels of JPEG 2000 data, from the main header (T.800 A.5.1, A.6.1).
 
-    The bits are 0 unless the data are a bare codestream of one unsigned component, untiled, at the origin.
+    The number of bits is 0 for tiled data, signed values, several components, an origin other than 0, and a JP2 file.
     """
     if not source.startswith(_START) or len(source) < 44:
         return 0, 0
