@@ -158,7 +158,7 @@ class PackLibrary:
     # ---- loading
 
     def trusts(self, fingerprint: str) -> bool:
-        """Return whether a key is trusted: a person trusts the key, or it signed a shipped pack.
+        """Return whether a key is trusted, because a person trusts the key or because the key signed a shipped pack.
 
         Raises StorageProblem.
         """

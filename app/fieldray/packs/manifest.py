@@ -362,7 +362,7 @@ _DOMAIN: Final = {name: kind for name, kind in get_type_hints(Manifest).items() 
 
 @functools.lru_cache(maxsize=32)  # listing, choosing and running a pack parse equal bytes
 def parse_manifest(data: bytes) -> AnyManifest:
-    """Read the bytes of `manifest.json`. For equal bytes the same object is returned, which must not be changed.
+    """Read the bytes of `manifest.json`. Equal bytes give one shared object, which callers must not change.
 
     Raises PackProblem: pack_manifest (with the position in the file), pack_newer_format, pack_older_format,
     pack_bad_name, pack_too_large.

@@ -184,8 +184,8 @@ class TrustStore:
     def __init__(self, home: Path) -> None:
         self._path = home / _FILE_NAME
 
-    def trusted_key_dates(self) -> dict[str, str]:
-        """Return the day of trust (ISO 8601, UTC) of each trusted key, sorted by fingerprint."""
+    def trusted(self) -> dict[str, str]:
+        """Return for each trusted key the day (ISO 8601, UTC) on which a person trusted it, sorted by fingerprint."""
         return dict(sorted(self._read().keys.items()))
 
     def is_trusted(self, fingerprint: str) -> bool:
@@ -203,7 +203,7 @@ class TrustStore:
             self._write(replace(records, keys={known: day, **records.keys}))
 
     def forget(self, fingerprint: str) -> None:
-        """Remove a key from the trusted keys. The record of versions that ran under the key stays.
+        """Remove a key from the trusted keys. The record of pack versions signed with the key stays.
 
         Removing an unknown key is no error. Raises UsageProblem for a text that is no fingerprint.
         """

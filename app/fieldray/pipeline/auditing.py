@@ -68,7 +68,7 @@ class AuditRequest:
     unit              what all figures count, such as patients or images; None for patients if a table or a header names
                       them, else images
     referral_rule     the rule for referral (see `audit.units.CountingRule`)
-    prevalence        prevalence, 0..1, among the patients to be screened; None for that among the audited units
+    prevalence        prevalence, 0..1, among the patients to be screened; None for the prevalence among audited units
     goal              goal of the local operating point that the audit proposes
     prices            prices for a threshold plan with costs; None for a plan without costs
     compared_pack     another pack of a run to compare with, or None
@@ -198,7 +198,7 @@ def require_point_name(name: str, person: str) -> None:
 def adopt_local_point(
     points: SitePointFile, report: AuditReport, *, name: str, person: str, model: Model | None, day: datetime.date
 ) -> OperatingPoint:
-    """Store the operating point that an audit proposed as a local operating point. Returns the operating point.
+    """Store an audit's proposed operating point among this site's local operating points. Returns the point.
 
     Call this function only after a person has agreed.
 
@@ -249,7 +249,7 @@ class Auditor:
         return audit_run(self._database, pack_in_run, request, model=model)
 
     def adopt_proposal(self, report: AuditReport, *, name: str, person: str, model: Model) -> Model:
-        """Store the operating point that an audit proposed as a local operating point, dated today.
+        """Store an audit's proposed operating point among this site's local operating points, dated today.
 
         Returns the model with all local operating points. Parameters and exceptions are those of `adopt_local_point`.
         """

@@ -77,7 +77,7 @@ class Batch:
 
     `pause`, `resume` and `cancel` return at once and may be called from any thread.
 
-    state   the state of the run that was published last
+    state   the last published state of the run
     reason  the reason why the run failed, or None
     """
 
@@ -155,7 +155,7 @@ class Batch:
     def cancel(self) -> None:
         """Cancel the run.
 
-        Committed results are kept, and a later run of an equal request continues with the other images.
+        Stored results are kept. A later run of an equal request screens only the remaining images.
         """
         with self._lock:
             self._cancelled.set()

@@ -158,7 +158,7 @@ class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
     def compare(
         self, prior: ImageRef, current: ImageRef, *, is_wanted: Callable[[], bool] = lambda: True
     ) -> ComparedPair:
-        """Read and compare two images. Waits for the result.
+        """Read and compare two images. The call lasts until the comparison is done.
 
         is_wanted  function that returns whether the comparison is still wanted. If it returns False, the comparison
                    does not begin or does not continue. The function is called in this thread, before and after reading

@@ -220,7 +220,7 @@ def shipped_expected_results(path: Path | None = None) -> ConstancyFile:
 def run_constancy_test(session: Session, records: ConstancyRecords) -> tuple[Reason, ...]:
     """Run the constancy test of the pack in use on each device that the pack supports, the CPU first.
 
-    Waits for the end.
+    The call lasts until the end of the test.
 
     Results are stored. Returns sentences: the results, and the reasons why devices could not be tested. Raises
     PackProblem (no_pack), UsageProblem (constancy_busy) during a run, StorageProblem.
@@ -254,7 +254,7 @@ def run_constancy_test(session: Session, records: ConstancyRecords) -> tuple[Rea
 def screen_test_images(session: Session, model: Model) -> ExpectedResults:
     """Screen all images of the constancy test.
 
-    Returns the result of each image by the image's name. Raises as `run_constancy_test`, and BackendProblem.
+    Returns the result of each image by the image's name. Raises BackendProblem, and as `run_constancy_test` does.
     """
     answers = dict[str, ExpectedResult]()
     with scratch_folder() as folder:

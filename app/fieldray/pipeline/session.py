@@ -198,13 +198,13 @@ class Session(contextlib.AbstractContextManager["Session"]):
         return self.models
 
     def retry_backend(self, name: BackendName) -> None:
-        """Start a device again that failed or was absent. Returns at once."""
+        """Start a failed or absent device again. Returns at once."""
         with self._lock:
             if self._engine:
                 self._engine.retry_backend(name)
 
     def choose_devices(self, only: DeviceChoice | None = None) -> None:
-        """Change the devices that run models, from now on, also during a run.
+        """Choose the devices that run models. The choice takes effect at once, even during a run.
 
         only  the only device to use; None for the devices in the settings
 
@@ -218,7 +218,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
     def screen_one(self, ref: ImageRef, *, operating_point: str | None = None) -> Outcome | None:
         """Screen one image with the first pack as in a run, but store nothing.
 
-        Waits for the outcome and returns the outcome.
+        The call lasts until the image is screened. Returns the outcome.
 
         operating_point  name of the operating point; None for the pack's first operating points
 
@@ -238,7 +238,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
     def screen_again(self, result_id: int, *, judged: Outcome, overrides: RefusalOverrides) -> Outcome:
         """Screen one image of a stored run again, with the settings of the run and a person's overrides.
 
-        Waits for the outcome.
+        The call lasts until the image is screened.
 
         Returns the new outcome. The new outcome is stored and published if it has a score. A refusal is stored and
         published only if `overrides` is empty. In all other cases the stored outcome is kept.
@@ -279,14 +279,16 @@ class Session(contextlib.AbstractContextManager["Session"]):
         return without_preview(found)
 
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
-        """Read an image at full resolution, for the viewer. Waits for the image. Raises UnsuitableImage, Unreadable.
+        """Read an image at full resolution, for the viewer. The call lasts until the image is read.
+
+        Raises UnsuitableImage, Unreadable.
 
         content_sha256  SHA-256 that the file must have, in hexadecimal; "" for any content
         """
         return self._viewing().read_image(ref, content_sha256=content_sha256)
 
     def read_preview(self, content_sha256: str, *, frame: int) -> NDArray[np.uint8]:
-        """Return the stored preview of an image as grey levels (height, width). Waits for the disk.
+        """Return the stored preview of an image as grey levels (height, width). The call waits for the disk.
 
         content_sha256  SHA-256 of the image's file, in hexadecimal
         frame           number of the frame in the file
@@ -307,7 +309,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
     def write_heat_maps(
         self, pack_in_run: PackOfRun, folder: Path, *, pack: Model, progress: Callable[[int], None]
     ) -> tuple[int, int]:
-        """Write the heat maps of a pack's results in a run as image files into a folder. Waits for the end.
+        """Write the heat maps of a pack's results in a run as image files. The call lasts until all are written.
 
         Parameters, result and exceptions are those of `pipeline.export.write_maps`.
         """
@@ -328,7 +330,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         note: Callable[[Reason], None] = lambda _: None,
         in_child: bool = False,
     ) -> tuple[Path, ...]:
-        """Write a run as files (see `pipeline.export`). Waits for the end. Returns the paths of the files.
+        """Write a run as files (see `pipeline.export`), and return their paths. The call lasts until all are written.
 
         progress  function called with the number of results written and the total; if the function raises Cancelled,
                   the export stops
@@ -365,7 +367,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         judged: Outcome,
         replaceable: Collection[Verdict | None] = (None,),
     ) -> Verdict | None:
-        """Store the reader's verdict on a result, or withdraw it (None). Waits for the disk.
+        """Store the reader's verdict on a result, or withdraw it (None). The call waits for the disk.
 
         result_id    row id of the result (`StoredResult.result_id`)
         judged       the outcome that the person saw
@@ -391,7 +393,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             store.set_read_state(result_id, judged=judged, is_read=is_read)
 
     def close(self) -> None:
-        """Cancel the run and end all threads and processes, even if one of them fails to end. Waits for the end."""
+        """Cancel the run and end all threads and processes, even if one of them fails. Returns when all have ended."""
         with self._lock:
             self._is_closed = True
             batch, resources = self._batch, (self._workers, self._viewer, self._engine)
