@@ -305,10 +305,10 @@ def file_exists(key: bytes) -> bool:
 
 
 def is_other_file(key: bytes, other: bytes) -> bool:
-    """Return whether the file of an image exists and is not the file of another image.
+    """Return whether the file of an image exists, and differs from the file of a second image.
 
     key    key of the image (`schema.image_key`)
-    other  key of the other image. Two paths to one file, for example by a link, count as one file
+    other  key of the second image. Two paths to one file, for example by a link, count as one file
     """
     (path, *inside), (other_path, *other_inside) = key.split(_MEMBER), other.split(_MEMBER)
     try:

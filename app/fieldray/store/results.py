@@ -163,7 +163,7 @@ class ResultQuery:
         return with_live_state(self.path, run_of(row))
 
     def results(self, run_id: int, *, position: int | None = None) -> Iterator[StoredResult]:
-        """Yield a run's results in the order of saving: those of the pack at `position`; with None, of all packs."""
+        """Yield a run's results in the order of saving. `position` selects one pack of the run; None selects all."""
         listed = "SELECT id FROM images WHERE run_id = ? AND absent_s IS NULL AND id > ? ORDER BY id LIMIT ?"
         query, after = f"{SELECT_RESULTS} WHERE image_id IN ({listed}) ORDER BY image_id, answers.position", 0
         while found := self._all(query, run_id, after, _BATCH_ROWS):
@@ -222,7 +222,7 @@ class ResultQuery:
         return int(self._all(query, run_id)[0]["number"])
 
     def category_counts(self, run_id: int, *, position: int = 0) -> dict[Category, int]:
-        """Return how many present images of a run each category has, by the results of the pack at `position`."""
+        """Return the number of present images of a run by category, as classified by the pack at `position`."""
         query = """SELECT category, COUNT(*) AS number FROM images JOIN answers ON answers.image_id = images.id
                    WHERE images.run_id = ? AND position = ? AND absent_s IS NULL GROUP BY 1"""
         return {row["category"]: row["number"] for row in self._all(query, run_id, position)}
@@ -250,8 +250,8 @@ class ResultQuery:
         """Return the highest row id of a result assigned so far; 0 in an empty database."""
         return int(self._all("SELECT COALESCE(MAX(id), 0) AS last FROM answers")[0]["last"])
 
-    def has_results(self, pack: PackSpec, *, settings_hashes: Sequence[str] = ()) -> bool:
-        """Return whether the database has any result of a pack's model. `settings_hashes` as in `reusable_outcome`."""
+    def has_results(self, pack: PackSpec, *, settings: Sequence[str] = ()) -> bool:
+        """Return whether a pack's model has results with one of these settings hashes; by default, that of `pack`."""
         query = f"""SELECT 1 FROM run_packs WHERE model_sha256 = ? AND settings_hash {_AMONG} AND EXISTS (
                        SELECT 1 FROM answers
                        WHERE (answers.run_id, answers.position) = (run_packs.run_id, run_packs.position)) LIMIT 1"""
@@ -393,8 +393,8 @@ class ResultStore(ResultQuery):
             bookkeeping.copy_verdicts_of_exchanged_files(self._all, run_id, row_id)
         return moved
 
-    def set_run_state(self, run_id: int, state: RunState, *, reason: Reason | None = None) -> None:
-        """Store a run's state. Any state but "running" and "paused" also stores now as the end of the run."""
+    def set_state(self, run_id: int, state: RunState, *, reason: Reason | None = None) -> None:
+        """Store a run's state. For any state but "running" and "paused", the present time is stored as its end."""
         ended_s = None if state in ("running", "paused") else time.time()
         why = reason_text(reason) if reason else None
         self._all("UPDATE runs SET state = ?, reason = ?, ended_s = ? WHERE id = ?", state, why, ended_s, run_id)
@@ -570,7 +570,7 @@ class ResultStore(ResultQuery):
     def set_read_state(self, result_id: int, *, judged: Outcome, is_read: bool) -> None:
         """Record whether a person has read an outcome of a result. An outcome with a verdict always counts as read.
 
-        Raises StorageProblem (verdict_misplaced) as `set_verdict`.
+        Raises StorageProblem (verdict_misplaced) if the result belongs to another image after a restored backup.
         """
         with self._judging(result_id, judged):
             bookkeeping.store_read_state(self._all, result_id, judged=judged, is_read=is_read)
