@@ -1,7 +1,7 @@
 """The data step of a classifier's recipe, which reads the images and divides them into parts.
 
 The parts are training, validation and test. No patient is in two parts. The division is stored for all later steps.
-Duplicate images are found and reported: identical files, and images so similar that they show one exposure.
+Duplicate images are found and reported: identical files, and images so similar that they show the same exposure.
 `find_data_problems` checks the data of a recipe before reading and training, which take hours.
 """
 
@@ -517,7 +517,7 @@ def _single_class(
 def _misspelt(recipe: ClassifierRecipe, source: Source, rows: Sequence[Row]) -> Iterator[str]:
     """Yield a text about each row whose class or split value is probably misspelt.
 
-    A value is probably misspelt if one keystroke turns the value into a name in the recipe. Without this check, a
+    A value is probably misspelt if one typing error turns a name in the recipe into the value. Without this check, a
     misspelt row would silently have no label or no part.
     """
     labels = [label for label in recipe.labels if label.column == "classes"]

@@ -1,6 +1,6 @@
 """Read tables and folders of labelled images as rows, and divide the patients into training, validation and test.
 
-Class folders, CSV tables, and tables in the layouts index, CheXpert and NIH ChestX-ray14 are read as rows of one form.
+Class folders, CSV tables, and tables in the layouts index, CheXpert and NIH ChestX-ray14 become rows of the same form.
 No patient is in two parts. A random split uses a hash of the patient number. So patients keep their part when further
 patients are added. A table may fix the part of some patients.
 """
@@ -65,7 +65,7 @@ class Row:
     classes, unknown
         Classes that the image has, and classes that the image perhaps has.
     source, origin
-        Name of the source in the recipe. For messages: name of the table and line of the row.
+        Name of the source in the recipe, and position of the row (table and line) for messages.
     split, fold, view, sex
         Cells of the table in the columns of these names; "" if the table lacks the column.
     age_years
@@ -89,7 +89,7 @@ class Row:
 
     @property
     def person_id(self) -> str:
-        """A text that identifies the patient: the patient number. Equal numbers in two sources mean one person.
+        """A text that identifies the patient: the patient number. Equal numbers in two sources mean the same person.
 
         Each image without a patient number counts as a separate person, identified by the SHA-256 of the file. If the
         file cannot be read, the origin of the row identifies the person.
@@ -379,8 +379,8 @@ def _by_fold(rows: Sequence[Row], split: Split) -> list[str]:
 def _by_random(rows: Sequence[Row], split: Split) -> list[str]:
     """Return the part of each row: from the split's table, or else from a hash of the patient number.
 
-    If two patient numbers share an identical file, both get one part. New patients do not change the part of other
-    patients.
+    If images with two patient numbers have an identical file, both patients get the same part. New patients do not
+    change the part of other patients.
     """
     settled = _settled(split.table)
     persons = merge_patients_sharing_files([(row.person_id, row.sha256) for row in rows])
@@ -486,8 +486,8 @@ def require_no_leak(rows: Sequence[Row], parts: Sequence[str]) -> None:
 def find_leaks(rows: Sequence[Row], parts: Sequence[str]) -> Iterator[Reason]:
     """Yield a reason for each patient with images in two of the parts training, validation and test.
 
-    The reason is data_leak if both images have one patient number. The reason is data_copies if two patient numbers
-    share a file and so are probably one patient.
+    The reason is data_leak if both images have the same patient number. The reason is data_copies if two patient
+    numbers share a file and so are probably one patient.
     """
     reported = set[str]()
     seen: dict[str, tuple[str, Row]] = {}

@@ -146,8 +146,9 @@ def heat_map_logit_range(
 ) -> float | None:
     """Return the range of the heat map's colour scale, as a difference of logits.
 
-    The range is the median, over all images with a score at or above the threshold, of the strongest cell's logit minus
-    `evidence_threshold`. A cell with this difference is shown at full strength. None if these images have no evidence.
+    For each image with a score at or above the threshold, `evidence_threshold` is subtracted from the strongest cell's
+    logit. The range is the median of these differences. A cell this far above `evidence_threshold` has full colour.
+    None if these images have no evidence.
 
     Parameters
     ----------
@@ -441,7 +442,7 @@ def auc_by_group(test: EvaluatedImages) -> GroupedFigures:
 
 
 def compare_with_int8(float_images: EvaluatedImages, int8_images: EvaluatedImages) -> Int8Comparison:
-    """Compare the raw scores that the float file and the int8 file of a network give for equal images."""
+    """Compare the raw scores that the float file and the int8 file of a network give for the same images."""
     return Int8Comparison(
         mean_absolute_difference=float(np.abs(float_images.scores - int8_images.scores).mean()),
         largest_difference=float(np.abs(float_images.scores - int8_images.scores).max()),

@@ -186,7 +186,7 @@ GroupedFigures = dict[str, dict[str, GroupFigures]]
 
 
 class Int8Comparison(Struct, frozen=True, kw_only=True):
-    """A comparison of the raw scores that a network's float file and int8 file give for equal images."""
+    """A comparison of the raw scores that a network's float file and int8 file give for the same images."""
 
     mean_absolute_difference: float
     largest_difference: float

@@ -73,7 +73,7 @@ def evaluate_step(run: Run) -> StepFacts:
 
 
 def _answers(run: Run) -> dict[str, PredictMasks]:
-    """Return the networks to evaluate, by name: "int8" and "float", or for the published network "trained"."""
+    """Return the functions that predict masks, by network: "int8" and "float", or "trained" (published network)."""
     recipe = lung_recipe_of(run)
     if recipe.network.kind == "compact":
         files = {name: read_converted_file(run, name) for name in ("int8", "float")}
@@ -213,10 +213,10 @@ def choose_check_thresholds(
 def measure_image_check_rates(
     images: NDArray[np.uint8], predict: PredictMasks, thresholds: Mapping[str, float], *, max_images: int = _TEST_CHESTS
 ) -> CheckRates:
-    """Measure how often the image checks of a lung-field network are right, on at most `max_images` images of a source.
+    """Measure how often the image checks of a lung-field network are right, on at most `max_images` of the images.
 
-    `images` are upright chest images (n, side, side) uint8. Returns three kinds of shares: images that are accepted,
-    copies whose rotation, inversion or mirroring is noticed, and images for which a check gives a false alarm.
+    `images` are upright chest images (n, side, side) uint8. The returned shares are: accepted images, changed copies
+    whose rotation, inversion or mirroring is noticed, and unchanged images that a check takes for changed.
     """
     images, limits = _evenly_spaced(images, max_images), np.array([thresholds[name] for name in LUNG_CHECKS])
     changes = {

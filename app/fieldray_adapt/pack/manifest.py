@@ -1,4 +1,4 @@
-"""The manifest of a classifier's pack, as it is before figures are measured with the pack."""
+"""The manifest of a classifier's pack, still without the figures that are measured with the pack."""
 
 from __future__ import annotations
 
