@@ -167,9 +167,9 @@ def run_recipe_document(
         _execute(run, wanted, say)
 
 
-def image_copy_folders(document: RecipeDocument) -> dict[str, Path]:
-    """Return the folder for local copies of the images of each source on a server, by the address of the source."""
-    recipe = document.parse_as(recipe_kind_of(document).recipe_class)
+def object_copy_folders(document: RecipeDocument) -> dict[str, Path]:
+    """Return the folders for local copies of images that lie on servers, by the address of the images."""
+    recipe = document.parse_as(recipe_kind_of(document).schema)
     run = with_absolute_paths(recipe, document.path).run
     addresses = (address for source in getattr(recipe, "all_sources", ()) for address in source.addresses)
     return {address: object_copy_path(address, run_folder=run) for address in addresses}

@@ -127,8 +127,8 @@ class Step:
     outputs
         Files in the step's folder that later steps read. If a file is missing, the step is performed again.
     is_valid
-        A function that returns whether files outside the step's folder that the step has written still exist. The
-        argument is the step's results in status.json.
+        A function that returns whether the files that the step wrote outside its own folder still exist. The argument
+        is the step's results in status.json.
     """
 
     name: str

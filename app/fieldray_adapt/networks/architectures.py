@@ -82,7 +82,7 @@ def resnet50(*, blocks: tuple[int, ...] = _RESNET_BLOCKS, last_stride: int = 2, 
     Parameters
     ----------
     blocks
-        Number of blocks in each stage. Four stages reduce the side to a thirty-second, three to a sixteenth.
+        Number of blocks in each stage. Four stages reduce the side to 1/32, three stages to 1/16.
     last_stride
         Stride of the last stage's first block. 1 keeps the class maps as fine as the stage before.
     head

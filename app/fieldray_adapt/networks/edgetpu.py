@@ -136,8 +136,8 @@ class _File:
     def forecast(self) -> Placement:
         """Return a forecast of the placement, by the rules of the compiler.
 
-        An operator runs on the Edge TPU if the rules allow the operator, and if no input comes from an operator on the
-        CPU that follows an operator on the Edge TPU.
+        Data cannot return from the CPU to the Edge TPU. So an operator runs on the Edge TPU if the rules allow the
+        operator, and if no input was computed on the CPU from results of the Edge TPU.
         """
         operators: list[Operator] = []
         origin: dict[int, str] = {}

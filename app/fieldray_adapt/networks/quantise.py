@@ -169,7 +169,7 @@ def _shares(
 ) -> ChannelFactors:
     """Return the range of each channel divided by the largest range in the channel's tensor, by channel set.
 
-    If several tensors have one channel set, the largest quotient counts.
+    If several tensors have the same channel set, the largest quotient counts.
     """
     sets = channel_set_by_layer(specification)
     shares: ChannelFactors = {}
@@ -294,7 +294,7 @@ def refit_head(
     Parameters
     ----------
     float_outputs, int8_outputs
-        Outputs of the float file and of the int8 file for one set of training images.
+        Outputs of the float file and of the int8 file for the same training images.
     """
     kernel = weights[_KERNEL].reshape(-1, weights[_KERNEL].shape[-1]).astype(np.float64)
     features = int8_outputs.features.astype(np.float64)
@@ -313,7 +313,7 @@ OUTPUT_ROLES: Final = ("scores", "class_maps", "features", "mask")
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ConvertedNetwork:
-    """A network as a TensorFlow Lite file, and the index of the file's output for each role, such as "scores"."""
+    """A network as a TensorFlow Lite file, and the index of each output of the file, by role, such as "scores"."""
 
     data: bytes
     output_indices: Mapping[str, int]

@@ -31,7 +31,7 @@ class _Tested(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Conversion:
-    """The int8 file of a network, the test accuracy (0..1) of the float network, and that of the int8 file."""
+    """The int8 file of a network, and the test accuracies (0..1) of the float network and of the int8 file."""
 
     int8_file: bytes
     accuracy: float

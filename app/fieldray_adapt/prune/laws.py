@@ -108,8 +108,8 @@ class MultiplicativeLaw:
 class ContextDependentLaw:
     """A law of pruning by which a setting's value follows the changes that the last iteration made (formula 3.4).
 
-    `size`, `loss`, `time` and `batch` say how strongly the value follows the ratio r of one change, such as the number
-    of parameters after and before the iteration. A strength is an exponent (form product) or a weight (form sum) of r.
+    `size`, `loss`, `time` and `batch` are strengths. Each strength belongs to one ratio r of `ChangeRatios`. With the
+    form product, the value is multiplied by r ^ strength. With the form sum, strength x log2 r is added to the value.
     """
 
     start: float = key("Value of the setting in the first iteration.")

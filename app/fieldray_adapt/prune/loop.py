@@ -46,7 +46,7 @@ class PruningTask(Protocol):
         """Return the time of inference for one image, in seconds."""
 
     def propose_batch_size(self, specification: Specification, weights: Weights) -> int | None:
-        """Return the smallest candidate batch size whose training time per image is at most 10 % above the shortest.
+        """Return the smallest candidate batch size with a training time per image at most 10 % above the shortest time.
 
         None if there are no candidate batch sizes.
         """

@@ -43,7 +43,7 @@ def measure_zero_shares(
 ) -> ChannelScores:
     """Measure the average percentage of zeros (APoZ) of each channel, as a share 0..1.
 
-    Returns arrays (channels,) float64 by channel set. If several layers have one channel set (a residual stage), the
+    Returns arrays (channels,) float64 by channel set. If several layers share a channel set (a residual stage), the
     result is the mean over these layers.
 
     Parameters
@@ -85,7 +85,7 @@ def relative_weight_magnitudes(
 ) -> ChannelScores:
     """Return the mean absolute weight of each channel divided by the layer's mean: (channels,) by channel set.
 
-    If several layers have one channel set, the result is the mean of the layers' results.
+    If several layers share a channel set, the result is the mean of the layers' results.
     """
     gathered: dict[str, list[NDArray[np.float64]]] = {}
     for key, axes in weight_axes(specification).items():
@@ -174,7 +174,7 @@ def select_in_one_shot(
     share: float,
     seed: int = 0,
 ) -> KeptChannels:
-    """Choose the channels to keep for pruning in one step: the share `share` (0..1) of each channel set.
+    """Choose the channels that pruning in one step keeps: the share `share` (0..1) of each channel set.
 
     `kind` is "magnitude" for the channels with the largest weights, or "random" for random channels.
     """

@@ -85,7 +85,7 @@ def _run(results: PruningRun) -> list[ReportPart]:
 def _by_epochs(results: PruningRun) -> list[ReportPart]:
     """Return a table of the accuracies of trainings from random weights, by number of epochs.
 
-    Empty if all trainings had one number of epochs.
+    Empty if all trainings had the same number of epochs.
     """
     found = {row.iteration: row.test_accuracy_from_random_weights_by_epochs for row in results.measured_iterations}
     epochs = list(dict.fromkeys(name for own in found.values() for name in own))

@@ -170,7 +170,7 @@ class ArrayPruningTask:
         return inference_s_per_image(specification, weights, images=images, settings=self.settings)
 
     def propose_batch_size(self, specification: Specification, weights: Weights) -> int | None:
-        """Return the smallest candidate batch size whose training time per image is at most 10 % above the shortest.
+        """Return the smallest candidate batch size with a training time per image at most 10 % above the shortest time.
 
         The training times are measured. None if there are no candidate batch sizes.
         """
@@ -285,7 +285,7 @@ class ImagePruningTask:
         return inference_s_per_image(specification, weights, images=images, settings=self.options.engine_settings)
 
     def propose_batch_size(self, specification: Specification, weights: Weights) -> int | None:
-        """Return the smallest candidate batch size whose training time per image is at most 10 % above the shortest.
+        """Return the smallest candidate batch size with a training time per image at most 10 % above the shortest time.
 
         The training times are measured. None if there are no candidate batch sizes.
         """
