@@ -72,13 +72,13 @@ def server_address(path: Path) -> str:
 
 
 def object_copy_path(address: str, *, run_folder: Path) -> Path:
-    """Return the folder in `run_folder` to which `fieldray adapt fetch` copies the objects of an address."""
+    """Return the folder in `run_folder` to which `fieldray adapt fetch` copies the files at a server address."""
     protocol, _, rest = address.partition("://")
     return run_folder / "objects" / protocol / rest
 
 
-def with_object_copy_paths(value: T, *, run_folder: Path) -> T:
-    """Return a table of a recipe, in which each address is replaced by the path of the copy in the run folder."""
+def with_copy_paths(value: T, *, run_folder: Path) -> T:
+    """Return a recipe's table in which each server address is replaced by the path of its copy in the run folder."""
     found: Any = value
     if isinstance(value, Path) and (address := server_address(value)):
         found = object_copy_path(address, run_folder=run_folder)
@@ -92,7 +92,7 @@ def with_object_copy_paths(value: T, *, run_folder: Path) -> T:
 
 
 def server_addresses(*folders: Path | None) -> tuple[str, ...]:
-    """Return the addresses among the keys of folders; paths on this computer and absent keys are left out."""
+    """Return the server addresses among `folders`. Paths on this computer and None are left out."""
     return tuple(address for folder in folders if folder and (address := server_address(folder)))
 
 

@@ -39,7 +39,7 @@ _NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """The description of a recipe's key. For a type of several keys, write `Annotated[int, Key(...)]`.
+    """The description of a recipe's key. If several keys share a description, write `Annotated[int, Key(...)]`.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def resolve_paths(parsed: T, base: Path) -> T:
     """Return a copy of a recipe's table in which all paths are absolute, in inner tables, too.
 
     `base` is the folder to which relative paths are relative. If the class of a table has a method `resolve_paths`,
-    this method resolves the table.
+    that method makes the paths of the table absolute.
     """
     if own := getattr(parsed, "resolve_paths", None):
         return typing.cast("T", own(base))
@@ -175,7 +175,7 @@ class KeyProblems(ValueError):
 
 
 def require_fulfilled_rules(*rules: tuple[bool, str, str]) -> None:
-    """Raise KeyProblems if conditions are not fulfilled. A condition is (is fulfilled, name of the key, error)."""
+    """Raise KeyProblems for each rule that is broken. A rule is (is fulfilled, name of the key, error in words)."""
     broken = [(key, text) for holds, key, text in rules if not holds]
     if broken:
         raise KeyProblems(*broken)
@@ -298,8 +298,8 @@ class _Reading:
             return self._wrong(at, str(problem))
         return self.value(chosen, value, at, Key(keys=key.keys))
 
-    def _table_or_scalar(self, kind: Any, value: object, at: ValueLocation, descriptions: Mapping[str, Key]) -> Any:
-        """Parse an inner table, or one number, text or path. Returns `_WRONG` for a wrong value, as `value`."""
+    def _table_or_scalar(self, kind: Any, value: object, at: Location, descriptions: Mapping[str, Key]) -> Any:
+        """Parse an inner table, or one number, text or path. Returns `_WRONG` for a wrong value."""
         if reads_itself := getattr(kind, "from_document", None):
             try:
                 return reads_itself(value)

@@ -117,7 +117,7 @@ def render_page(report: Report) -> bytes:
 
 
 def write_run_page(run: Run, title: str, sections: Sequence[Section], *, intro: str = "") -> dict[str, str]:
-    """Write the page report.html to the folder of a run. Returns the path of the page by name. Raises StorageProblem.
+    """Write the page report.html to the folder of a run. Returns {"report": path of the page}. Raises StorageProblem.
 
     `intro` is an introduction of a few sentences.
     """

@@ -68,7 +68,7 @@ without the finding, on a logarithmic axis. Lines show the thresholds."""
 
 
 def report_step(run: Run) -> StepFacts:
-    """Write the report of a classifier's run to report.html. Returns the path of the report by name.
+    """Write the report of a classifier's run to report.html. Returns {"report": path of the page}.
 
     Raises UsageProblem (`step_missing`), StorageProblem.
     """

@@ -143,8 +143,8 @@ def _weighted(model: Any) -> list[tuple[Any, list[str]]]:
 class KerasGradients:
     """Computes gradients of a compiled Keras model on TensorFlow, by weight name.
 
-    Gradients are computed for the weights of `model`. `trained` is the compiled model whose losses are used, if not
-    `model` itself.
+    Gradients are computed for the weights of `model`. `trained` is the compiled model whose losses are used; None
+    for `model` itself.
     """
 
     def __init__(self, model: Any, *, trained: Any = None) -> None:

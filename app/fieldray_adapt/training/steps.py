@@ -279,7 +279,7 @@ def _other_weights(recipe: ClassifierRecipe) -> Weights:
 
 
 def _weights_of_pack(recipe: ClassifierRecipe) -> Weights:
-    """Return the weights of the pack's network, of which only the channels with the largest weights are kept.
+    """Return the weights of the pack's network, reduced to the channels with the largest weights.
 
     The share of the channels is the recipe's key `network.width`.
     """
@@ -407,7 +407,7 @@ def read_converted_file(run: Run, name: str) -> ConvertedNetwork:
 def run_converted_file(run: Run, name: str, images: NDArray[np.uint8], work_name: str) -> NetworkOutputs:
     """Run the network file `name` ("int8" or "float") on images (n, height, width, channels) uint8.
 
-    `work_name` is the name of the work in progress reports. Raises UsageProblem (`step_missing`).
+    Returns the outputs. `work_name` is the name of the work in progress reports. Raises UsageProblem (`step_missing`).
     """
     file, (specification, _) = read_converted_file(run, name), load_last_network(run)
     return run_network(
