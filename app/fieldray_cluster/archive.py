@@ -107,9 +107,9 @@ class NodeProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveProgress:
-    """The progress of screening an archive, as numbers of images.
+    """The progress of screening an archive: numbers of images, speed and remaining time.
 
-    `earlier_image_count` images had results from an earlier start of the command.
+    `resumed` is the number of images that had results from an earlier start of the command.
     """
 
     screened_image_count: int
@@ -293,9 +293,9 @@ class ArchiveDriver:
         return piece
 
     def _take_answer(self, client: Client, pool: WorkerRegistry, address: str) -> None:
-        """Fetch a worker's answer about a piece, send the worker the next piece, and store the results.
+        """Fetch a worker's answer about a piece, then send the worker the next piece, then store the results.
 
-        The answer is fetched before the next piece is sent. Otherwise the answer would be lost if the worker died.
+        The answer is fetched first, because it would be lost if the worker died while screening the next piece.
         """
         task = self._tasks.pop(address)
         if task.future.status in ("cancelled", "lost"):  # the scheduler was lost
@@ -398,9 +398,9 @@ class ArchiveDriver:
             pool.exclude_node(node, why or reason("cluster_node_deaths", times=self._faults.failures_in_a_row(node)))
 
     def _suspect(self, *pieces: Piece) -> None:
-        """Queue pieces that may have crashed a worker, near the start of the queue, each behind another piece.
+        """Put pieces that may have crashed a worker near the start of the queue, each behind another piece.
 
-        The other pieces, which workers screen in between, show whether the node works.
+        The other pieces show whether the node works.
         """
         for number, piece in enumerate(pieces):
             self._left.insert(2 * number + 1, piece)

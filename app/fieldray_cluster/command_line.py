@@ -1,4 +1,4 @@
-"""The commands `archive`, `cluster` and `workflow`, and which of their command lines may use the computer network."""
+"""The commands `archive`, `cluster` and `workflow`, and which of their subcommands may use the computer network."""
 
 from __future__ import annotations
 

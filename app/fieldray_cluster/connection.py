@@ -376,7 +376,7 @@ class _Client(Client):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def _connected(address: str, settings: ConnectionSettings) -> Iterator[Client]:
-    """Connect a Dask client to the scheduler at `address`, yield the client, and close it at the end of the block.
+    """Connect a Dask client to the scheduler at `address`, and yield the client. The end of the block closes it.
 
     Raises EnvironmentProblem if no scheduler answers.
     """

@@ -172,9 +172,9 @@ def wait_for_result(future: Future[Any], *, timeout_s: float | None = None) -> A
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReport:
-    """A worker's report about itself: versions, clock in seconds since 1970, and the reason why it cannot work.
+    """A worker's report about itself: its versions, its clock, and why it cannot work.
 
-    The reason is None if the worker can work.
+    `now_s` is the clock in seconds since 1970. `problem` is None if the worker can work.
     """
 
     versions: str
@@ -391,8 +391,8 @@ def _unfit(node: str, why: Reason) -> IncompatibleNodes:
 class Piece:
     """A piece of an archive: the images with the indices from `start` to `stop` - 1.
 
-    `death_count` is the number of workers that died while screening the piece. `image_counts_before_death` are the
-    nodes of these workers, each with the number of images that the node had screened before its first death.
+    `deaths` is the number of workers that died while screening the piece. `nodes` has each node of these workers, with
+    the number of images that the node had screened before its first worker died on this piece.
     """
 
     start: int
@@ -424,9 +424,9 @@ class FaultCounts:
         self._in_a_row: dict[str, int] = {}
         self._max_workers: dict[str, int] = {}
 
-    def set_worker_count(self, node: str, *, worker_count: int) -> None:
-        """Store the number of workers of a node, if it is larger than all earlier numbers for this node."""
-        self._max_workers[node] = max(self._max_workers.get(node, 0), worker_count)
+    def set_worker_count(self, node: str, *, workers: int) -> None:
+        """Store the number of workers of a node. Of all stored numbers, the largest counts."""
+        self._max_workers[node] = max(self._max_workers.get(node, 0), workers)
 
     def add_screened_images(self, node: str, image_count: int) -> None:
         """Count `image_count` further screened images of a node. The node's count of failures in a row becomes 0."""

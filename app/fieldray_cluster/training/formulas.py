@@ -202,8 +202,8 @@ class AsynchronousTiming:
 
         The formula for unequal shards is an addition to the thesis. The machine with the busiest link decides: each
         machine sends its shard to all other machines, and gets their shards. This formula is only an estimate. With one
-        very large shard, the real duration can be half as long (decision 44), because transfers in both directions
-        overlap.
+        very large shard, the real duration can be half as long (decision 44 in docs/decisions), because transfers in
+        both directions overlap.
 
         Parameters
         ----------
@@ -382,8 +382,8 @@ def best_choice_sentences(
 
 
 def _fastest(estimates: Sequence[TrainingEstimate]) -> TrainingEstimate:
-    """Return the estimate with the largest speed-up. Of equal speed-ups, the fewest workers decide."""
-    return min(estimates, key=lambda one: (-round(one.speed_up, 9), one.worker_count))
+    """Return the estimate with the largest speed-up. If several are equal, the fewest workers win."""
+    return min(estimates, key=lambda one: (-round(one.speed_up, 9), one.workers))
 
 
 def _sentence(code: str, one: TrainingEstimate) -> Reason:

@@ -1,4 +1,4 @@
-"""Functions that run in the processes of a cluster during a training: serve a part of the weights, compute gradients.
+"""Run a training in the processes of a cluster: parameter servers serve weights, workers compute gradients.
 
 A worker fetches weights from the parameter servers, computes a gradient, and sends the gradient to the servers.
 """

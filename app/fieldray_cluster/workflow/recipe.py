@@ -6,8 +6,8 @@ recipe may have a table `[sweep]`, which searches for the best values of a recip
 follows Hyper by D. Buniatyan; key names, retries and preemption are additions.
 
 Samples are drawn as in Buniatyan's thesis. n combinations of the discrete parameters are taken with as few repetitions
-as possible: their frequencies differ by at most 1. For each continuous range, n numbers are drawn.
-The number with index i belongs to the combination with index i.
+as possible: their frequencies differ by at most 1. For each continuous range, n numbers are drawn. The number with
+index i belongs to the combination with index i.
 """
 
 from __future__ import annotations
@@ -114,10 +114,8 @@ def count_combinations(parameters: Mapping[str, Parameter]) -> int:
     return math.prod(len(known.values) for known in parameters.values() if not known.is_range)
 
 
-def draw_samples(
-    parameters: Mapping[str, Parameter], *, count: int, seed: int | str
-) -> list[dict[str, ParameterValue]]:
-    """Draw the parameter values of `count` tasks. Returns for each task the values by name of the parameter.
+def draw_samples(parameters: Mapping[str, Parameter], *, count: int, seed: int | str) -> list[dict[str, Value]]:
+    """Draw the parameter values of `count` tasks. Returns a mapping from parameter to value for each task.
 
     Equal seeds give equal values.
     """

@@ -289,7 +289,7 @@ def _drivers(run: Path) -> list[Path]:
 
 
 def is_running(run: Path) -> bool:
-    """Return whether a process runs a workflow in the run folder `run`."""
+    """Return whether a process is now running a workflow in the run folder `run`."""
     if not run.is_dir():
         return False
     try:
