@@ -71,7 +71,7 @@ class BackendTable:
         return next((entry.title for entry in self._entries if entry.name == name), name)
 
     @contextlib.contextmanager
-    def with_entry(self, entry: BackendEntry) -> Iterator[None]:
+    def add_temporarily(self, entry: BackendEntry) -> Iterator[None]:
         """Add a device at the top of this table while the `with` block runs.
 
         Raises ValueError if the table already has a device with this name.

@@ -167,9 +167,9 @@ def run_recipe_document(
         _execute(run, wanted, say)
 
 
-def object_copy_folders(document: RecipeDocument) -> dict[str, Path]:
+def image_copy_folders(document: RecipeDocument) -> dict[str, Path]:
     """Return the folders for local copies of images that lie on servers, by the address of the images."""
-    recipe = document.parse_as(recipe_kind_of(document).schema)
+    recipe = document.parse_as(recipe_kind_of(document).recipe_class)
     run = with_absolute_paths(recipe, document.path).run
     addresses = (address for source in getattr(recipe, "all_sources", ()) for address in source.addresses)
     return {address: object_copy_path(address, run_folder=run) for address in addresses}

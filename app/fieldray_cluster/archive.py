@@ -109,7 +109,7 @@ class NodeProgress:
 class ArchiveProgress:
     """The progress of screening an archive: numbers of images, speed and remaining time.
 
-    `resumed` is the number of images that had results from an earlier start of the command.
+    `earlier_image_count` is the number of images that had results from an earlier start of the command.
     """
 
     screened_image_count: int

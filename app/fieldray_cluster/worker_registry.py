@@ -174,7 +174,7 @@ def wait_for_result(future: Future[Any], *, timeout_s: float | None = None) -> A
 class NodeReport:
     """A worker's report about itself: its versions, its clock, and why it cannot work.
 
-    `now_s` is the clock in seconds since 1970. `problem` is None if the worker can work.
+    `clock_s` is the clock in seconds since 1970. `problem` is None if the worker can work.
     """
 
     versions: str
@@ -391,8 +391,9 @@ def _unfit(node: str, why: Reason) -> IncompatibleNodes:
 class Piece:
     """A piece of an archive: the images with the indices from `start` to `stop` - 1.
 
-    `deaths` is the number of workers that died while screening the piece. `nodes` has each node of these workers, with
-    the number of images that the node had screened before its first worker died on this piece.
+    `death_count` is the number of workers that died while screening the piece. `image_counts_before_death` has each
+    node of these workers, with the number of images that the node had screened before its first worker died on this
+    piece.
     """
 
     start: int
@@ -424,9 +425,9 @@ class FaultCounts:
         self._in_a_row: dict[str, int] = {}
         self._max_workers: dict[str, int] = {}
 
-    def set_worker_count(self, node: str, *, workers: int) -> None:
+    def set_worker_count(self, node: str, *, worker_count: int) -> None:
         """Store the number of workers of a node. Of all stored numbers, the largest counts."""
-        self._max_workers[node] = max(self._max_workers.get(node, 0), workers)
+        self._max_workers[node] = max(self._max_workers.get(node, 0), worker_count)
 
     def add_screened_images(self, node: str, image_count: int) -> None:
         """Count `image_count` further screened images of a node. The node's count of failures in a row becomes 0."""

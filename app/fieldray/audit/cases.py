@@ -124,8 +124,8 @@ def truth_by_class(
     """Return for each class name whether the class is positive.
 
     With `positive`, every class that `positive` does not name is negative. Without `positive`, each name must be in
-    `usual`. If there are exactly two names, one name in `usual` is enough: with "normal" and "tuberculosis",
-    "tuberculosis" is positive.
+    `known_names`. If there are exactly two names, one name in `known_names` is enough: with "normal" and
+    "tuberculosis", "tuberculosis" is positive.
 
     Raises UsageProblem if the positive class stays unknown, or if all class names are positive, or all are negative.
     """
@@ -215,9 +215,9 @@ def check_label_table(
 
     Only problems that do not depend on the images are found.
 
-    positive  the labels that mean “with the condition”; see `truth_by_class`
-    columns   names of the columns "image", "label", "patient", "exam" and "reader", if unusual
-    usual     class names that are recognised without `positive`
+    positive     the labels that mean “with the condition”; see `truth_by_class`
+    columns      names of the columns "image", "label", "patient", "exam" and "reader", if unusual
+    known_names  class names that are recognised without `positive`
     """
     rows, layout = _laid_out(table, columns or {})
     found = _LabelTableMatcher(table, (), layout, known_names)

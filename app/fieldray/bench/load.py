@@ -226,7 +226,7 @@ class StoredLoadStudy:
     cells: tuple[StoredLoadCell, ...]
 
     @property
-    def cells_of_first_cases(self) -> tuple[StoredLoadCell, ...]:
+    def cells_to_show(self) -> tuple[StoredLoadCell, ...]:
         """The cells that a person is shown: for each backend, only the cells of the backend's first case."""
         first = {cell.backend: cell.case for cell in reversed(self.cells)}
         return tuple(cell for cell in self.cells if cell.case == first[cell.backend])

@@ -62,7 +62,7 @@ class BackgroundTasks(QObject):
         """The services that `run_with_services` passes to tasks; None until the services are open."""
         return self._opened.result() if self._opened.done() and not self._is_closed else None
 
-    def open(self, services: Services) -> None:
+    def set_services(self, services: Services) -> None:
         """Take the opened services, and begin the tasks that wait for the services (see `run_with_services`)."""
         self._opened.set_result(services)
 

@@ -293,7 +293,7 @@ def _group_card(translator: Translator, group: KeyGroup) -> QWidget:
     return card(make_label(group_title(translator, group), role="heading"), grid)
 
 
-def mouse_lines(translator: Translator) -> list[tuple[str, str]]:
+def mouse_help_lines(translator: Translator) -> list[tuple[str, str]]:
     """Return what the mouse does on an image, as pairs such as ("Right click", "Menu")."""
     return [
         (translator.text("Drag with left button"), translator.text("Window (left and right) and level (up and down)")),

@@ -477,8 +477,9 @@ class AdditionalPacks(QObject):
 
         An additional pack fits if it is not the pack in use, and if all chosen packs accept some common ages.
 
-        used  the pack in use, or None
-        here  folders of the available packs; a pack in another folder is removed. None during a run: no pack is
+        pack_in_use  the pack in use, or None
+        available_folders  folders of the available packs; a pack in another folder is removed. None during a run: no
+                           pack is
               removed because of its folder, as a run has its packs in memory
         """
         self._used, self._here = pack_in_use, available_folders

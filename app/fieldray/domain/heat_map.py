@@ -125,8 +125,8 @@ class ShownMap:
 
     logits              (rows, columns) float32
     evidence_threshold  the logit above which a cell counts as evidence for the finding
-    span                how far the logit of a cell with full colour lies above `evidence_threshold`
-    cells               maps cells to pixels of the image
+    colour_span         how far the logit of a cell with full colour lies above `evidence_threshold`
+    cells_to_image      maps cells to pixels of the image
     """
 
     finding: Finding

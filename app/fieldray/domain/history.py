@@ -220,7 +220,7 @@ class RunComparison:
     @property
     def sides(self) -> tuple[tuple[PackOfRun, PackSpec], tuple[PackOfRun, PackSpec]]:
         """The two compared packs. Each entry is the run and position of a pack (`PackOfRun`), and the pack itself."""
-        first, second = zip((self.first, self.second), self.positions, strict=True)
+        first, second = zip((self.first, self.second), self.pack_positions, strict=True)
         return _side(*first), _side(*second)
 
     @property
@@ -347,11 +347,11 @@ class ResultFilter:
 class ResultOrder:
     """The order of results in the work list.
 
-    column         the column to sort by; "class" puts the most urgent class on top. Rows with equal values are sorted
-                   by class
-    is_descending  whether the order of the column is reversed
-    by_patient     whether the images of each patient, and of each study, stay together. Patients are
-                   then in the order of their first images
+    column                 the column to sort by; "class" puts the most urgent class on top. Rows with equal values are
+                           sorted by class
+    is_descending          whether the order of the column is reversed
+    is_grouped_by_patient  whether the images of each patient, and of each study, stay together. Patients are then in
+                           the order of their first images
 
     In the order by class, images of earlier days come after all other images. An image is of an earlier day if the run
     has an image of a later day of the patient.

@@ -125,8 +125,8 @@ def split_into_thirds(lungs: Mask) -> list[tuple[Mask, Mask]]:
     return found
 
 
-def whiteness_of_lungs(facts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the weighted sum of the facts (2, 3) for the thirds of the patient's left and right lung.
+def whiteness_of_lungs(features: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the weighted sum of the features (2, 3) for the thirds of the patient's left and right lung.
 
     A third with a sum above 0 is white, and counts as not seen.
 

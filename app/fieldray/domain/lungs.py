@@ -583,8 +583,8 @@ def _cut_off(mask: Mask, areas: NDArray[np.float64]) -> tuple[Side, ...]:
     return tuple(side for side in SIDES if strips[side].mean() > _MIN_TOUCH)
 
 
-def _of_region(shares: NDArray[np.float32], threshold: int, pixel_map: PixelMap) -> dict[str, Any]:
-    """Return values for two fields of `LungFields`: `region` and `compressed_region`."""
+def _of_region(shares: NDArray[np.float32], threshold: int, pixel_map: CoordinateMap) -> dict[str, Any]:
+    """Return values for two fields of `LungFields`: `region_bounds_px` and `compressed_region`."""
     fields, parts = remove_non_lung_parts(np.rint(255 * shares.clip(0, 1)).astype(np.uint8), threshold)
     reached = _extent(fields, threshold, pixel_map) if parts.any() else None
     return {"region": reached, "compressed_region": CompressedShares.compress(fields, threshold)}

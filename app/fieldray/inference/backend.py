@@ -199,16 +199,16 @@ PERMANENT_PROBLEM_CODES: Final = frozenset(
 class BackendKind:
     """A device that the engine may use: how to open, test and watch the device.
 
-    entry            row of the device in `fieldray.backends`
-    open             makes a new backend, which is not started
-    probe            returns the reason why the device cannot be used with a model now, or None; may be slow. A pack
-                     without a file for the device is refused without this call
-    watch            for a device that can be plugged in: makes the `DeviceWatcher` of the device from two functions.
-                     The watcher calls the first function when the device is connected. When the device is removed,
-                     the watcher calls the second function with the reason
-    permanent_codes  codes of further reasons after which the device is not started again automatically, in addition to
-                     `PERMANENT_PROBLEM_CODES`
-    absent_codes     codes of reasons that mean: the computer has no such device. These reasons are not reported
+    entry                    row of the device in `fieldray.backends`
+    open                     makes a new backend, which is not started
+    probe                    returns the reason why the device cannot be used with a model now, or None; may be slow. A
+                             pack without a file for the device is refused without this call
+    watch                    for a device that can be plugged in: makes the `DeviceWatcher` of the device from two
+                             functions. The watcher calls the first function when the device is connected. When the
+                             device is removed, the watcher calls the second function with the reason
+    permanent_problem_codes  codes of further reasons after which the device is not started again automatically, in
+                             addition to `PERMANENT_PROBLEM_CODES`
+    absent_device_codes      codes of reasons that mean: the computer has no such device. These reasons are not reported
     """
 
     entry: BackendEntry

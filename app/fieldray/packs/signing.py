@@ -184,7 +184,7 @@ class TrustStore:
     def __init__(self, home: Path) -> None:
         self._path = home / _FILE_NAME
 
-    def trusted(self) -> dict[str, str]:
+    def trusted_key_dates(self) -> dict[str, str]:
         """Return for each trusted key the day (ISO 8601, UTC) on which a person trusted it, sorted by fingerprint."""
         return dict(sorted(self._read().keys.items()))
 

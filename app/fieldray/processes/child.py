@@ -395,7 +395,7 @@ _LOOK_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Generic[Q, A]):
+class ChildFunction(Generic[Q, A]):
     """The description of a function that a child process offers. Parent and child process both use this object.
 
     name           name of the function

@@ -60,9 +60,9 @@ _COLOURS: Final = {
 class CaptureLayout:
     """The layout of a secondary capture in pixels.
 
-    left           left edge of the image. The upper edge of the image is the upper edge of the capture
-    width, height  size of the image
-    columns, rows  size of the whole capture
+    image_left                 left edge of the image. The upper edge of the image is the upper edge of the capture
+    image_width, image_height  size of the image
+    columns, rows              size of the whole capture
     """
 
     image_left: int

@@ -250,7 +250,7 @@ class ResultQuery:
         """Return the highest row id of a result assigned so far; 0 in an empty database."""
         return int(self._all("SELECT COALESCE(MAX(id), 0) AS last FROM answers")[0]["last"])
 
-    def has_results(self, pack: PackSpec, *, settings: Sequence[str] = ()) -> bool:
+    def has_results(self, pack: PackSpec, *, settings_hashes: Sequence[str] = ()) -> bool:
         """Return whether a pack's model has results with one of these settings hashes; by default, that of `pack`."""
         query = f"""SELECT 1 FROM run_packs WHERE model_sha256 = ? AND settings_hash {_AMONG} AND EXISTS (
                        SELECT 1 FROM answers
@@ -393,7 +393,7 @@ class ResultStore(ResultQuery):
             bookkeeping.copy_verdicts_of_exchanged_files(self._all, run_id, row_id)
         return moved
 
-    def set_state(self, run_id: int, state: RunState, *, reason: Reason | None = None) -> None:
+    def set_run_state(self, run_id: int, state: RunState, *, reason: Reason | None = None) -> None:
         """Store a run's state. For any state but "running" and "paused", the present time is stored as its end."""
         ended_s = None if state in ("running", "paused") else time.time()
         why = reason_text(reason) if reason else None

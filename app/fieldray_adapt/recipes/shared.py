@@ -77,7 +77,7 @@ def object_copy_path(address: str, *, run_folder: Path) -> Path:
     return run_folder / "objects" / protocol / rest
 
 
-def with_copy_paths(value: T, *, run_folder: Path) -> T:
+def with_object_copy_paths(value: T, *, run_folder: Path) -> T:
     """Return a recipe's table in which each server address is replaced by the path of its copy in the run folder."""
     found: Any = value
     if isinstance(value, Path) and (address := server_address(value)):

@@ -298,7 +298,7 @@ class _Reading:
             return self._wrong(at, str(problem))
         return self.value(chosen, value, at, Key(keys=key.keys))
 
-    def _table_or_scalar(self, kind: Any, value: object, at: Location, descriptions: Mapping[str, Key]) -> Any:
+    def _table_or_scalar(self, kind: Any, value: object, at: ValueLocation, descriptions: Mapping[str, Key]) -> Any:
         """Parse an inner table, or one number, text or path. Returns `_WRONG` for a wrong value."""
         if reads_itself := getattr(kind, "from_document", None):
             try:

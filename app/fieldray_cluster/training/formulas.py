@@ -383,7 +383,7 @@ def best_choice_sentences(
 
 def _fastest(estimates: Sequence[TrainingEstimate]) -> TrainingEstimate:
     """Return the estimate with the largest speed-up. If several are equal, the fewest workers win."""
-    return min(estimates, key=lambda one: (-round(one.speed_up, 9), one.workers))
+    return min(estimates, key=lambda one: (-round(one.speed_up, 9), one.worker_count))
 
 
 def _sentence(code: str, one: TrainingEstimate) -> Reason:

@@ -114,7 +114,9 @@ def count_combinations(parameters: Mapping[str, Parameter]) -> int:
     return math.prod(len(known.values) for known in parameters.values() if not known.is_range)
 
 
-def draw_samples(parameters: Mapping[str, Parameter], *, count: int, seed: int | str) -> list[dict[str, Value]]:
+def draw_samples(
+    parameters: Mapping[str, Parameter], *, count: int, seed: int | str
+) -> list[dict[str, ParameterValue]]:
     """Draw the parameter values of `count` tasks. Returns a mapping from parameter to value for each task.
 
     Equal seeds give equal values.

@@ -350,7 +350,7 @@ def _data_of(document: RecipeDocument, run: Path) -> list[Path]:
 
 def _require_sweepable(document: RecipeDocument, sweep: Sweep) -> None:
     """Check that the recipe allows all values to try. Raises RecipeProblems with all problems, or UsageProblem."""
-    schema, lines = recipe_kind_of(document).schema, list[str]()
+    schema, lines = recipe_kind_of(document).recipe_class, list[str]()
     tried = {key: list(known.values) or [known.low, known.high] for key, known in sweep.keys.items()}
     first: dict[str, ParameterValue] = {key: values[0] for key, values in tried.items()}
     for key, values in tried.items():
