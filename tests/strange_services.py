@@ -1,6 +1,6 @@
 """Services of a child process that crash, hang, use much memory, print, or misbehave for some files.
 
-`command` starts them in place of the program's own services in a `Child` or `Workers`.
+`command` starts them in place of the program's own services in a `Child` or `WorkerPool`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Print the line for a shipped pack in the table of trusted packs (`BUILTIN_PACKS`), to be pasted there by hand.
+"""Print the line for a shipped pack in the table of trusted packs (`BUILTIN_PACK_HASHES`), to be pasted there by hand.
 
 Usage: python tools/builtin_pack.py models/<id>-<version>
 """
@@ -14,7 +14,7 @@ from fieldray.packs.verified import read_pack
 
 
 def builtin_table_line(folder: Path) -> str:
-    """Return the line for a pack in the table `BUILTIN_PACKS`: folder name and SHA-256 of the manifest.
+    """Return the line for a pack in the table `BUILTIN_PACK_HASHES`: folder name and SHA-256 of the manifest.
 
     Raises PackProblem if `folder` has no valid pack.
     """
@@ -23,7 +23,7 @@ def builtin_table_line(folder: Path) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the `BUILTIN_PACKS` line of the pack in each folder. Returns 1 if a folder has no valid pack, else 0."""
+    """Print the `BUILTIN_PACK_HASHES` line of each folder's pack. Returns 1 if a folder has no valid pack, else 0."""
     try:
         lines = [builtin_table_line(Path(argument)) for argument in arguments]
     except FieldrayError as error:

@@ -4,7 +4,7 @@
 
 Every pack of `models/` screens the test images on the CPU of this computer. The results go to `assets/constancy.json`;
 the results of each named IMAGE are left out. The private key in the file KEY signs them to `assets/constancy.sig`. The
-script prints the fingerprint of the key, which must equal `CONSTANCY_SIGNER` in `packs/signing.py`.
+script prints the fingerprint of the key, which must equal `CONSTANCY_TEST_SIGNER` in `packs/signing.py`.
 """
 
 from __future__ import annotations

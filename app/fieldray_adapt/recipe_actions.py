@@ -83,16 +83,16 @@ class RecipeKind:
 
     Parameters
     ----------
-    schema
+    recipe_class
         The dataclass of the recipe. Checks, template and reference are made from its keys (see `recipes.tables`).
-    check
+    find_problems
         A function that returns the problems of the files that a recipe names.
-    steps
+    steps_by_name
         A function that returns the steps to run for each name that the user can enter, such as "train". The name "run"
         stands for all steps.
-    check_run
+    find_run_problems
         A function that returns only the problems that stop a run. None if every problem of `find_problems` stops a run.
-    perform
+    run_without_steps
         A function that runs a recipe without steps. Its arguments are the recipe, the name of the step, `say` and
         `progress`.
     has_credits

@@ -126,7 +126,7 @@ class Step:
         A function that returns a digest of the step's inputs outside the run folder: data, weights, a pack.
     outputs
         Files in the step's folder that later steps read. If a file is missing, the step is performed again.
-    is_valid
+    are_outside_files_intact
         A function that returns whether the files that the step wrote outside its own folder still exist. The argument
         is the step's results in status.json.
     """

@@ -126,7 +126,7 @@ class PieceOptions:
 
     Attributes
     ----------
-    chunk_images
+    images_per_piece
         Number of images in a piece.
     sends_files
         Whether the driver reads the files and sends them with each piece.

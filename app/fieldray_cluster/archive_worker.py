@@ -351,10 +351,10 @@ class PieceSpec:
     ----------
     refs
         The reference to each image, as JSON text of `store.rows.ref_text`.
-    files
+    file_contents
         The content of each file by path, or the reason why the file could not be read. None if workers read the files
         from their own computer.
-    states
+    object_states
         For images on a server: the state (size and tag) of each object at the time of listing. None for files.
     """
 

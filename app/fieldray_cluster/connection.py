@@ -419,7 +419,8 @@ def _versions_of_scheduler(client: Client, address: str) -> str:
 def require_same_version(address: str, remote_versions: str) -> None:
     """Raise EnvironmentProblem (cluster_other_scheduler) if a scheduler has other versions than this process.
 
-    `address` is the scheduler's address. `remote_versions` is the result of `all_versions` in the scheduler.
+    `address` is the scheduler's address. `remote_versions` is the result of `program_and_dask_versions` in the
+    scheduler.
     """
     if remote_versions != program_and_dask_versions():
         raise EnvironmentProblem(

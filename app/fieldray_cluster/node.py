@@ -2,7 +2,7 @@
 
 By default, Dask reads settings that name code to load and addresses to contact, serves web pages, spills memory to
 disk, and logs arguments of failed tasks. This module disables these features. The settings are this program's own
-(`use_program_settings`), and no image name gets into a log.
+(`replace_dask_settings`), and no image name gets into a log.
 
 A task whose worker died ends with `distributed.KilledWorker`, without a second attempt, because `allowed-failures` is
 0. A worker runs one task at a time.
@@ -74,15 +74,15 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
         For a worker: the scheduler's address, `tcp://HOST:PORT` or `tls://HOST:PORT`.
     name
         For a worker: the name NODE/NUMBER.
-    networks
+    allowed_networks
         Numeric IP addresses and networks that the process may contact. This computer is always allowed.
     certificates
         The folder of the certificates. None is allowed only with `is_unencrypted`.
-    unencrypted
+    is_unencrypted
         Whether connections are without certificates. If True, everybody who reaches the process can run code in it.
-    scratch
+    scratch_folder
         For a worker: the folder for temporary files.
-    cores
+    core_count
         For a worker: the number of this computer's cores that the worker may use; 0 for all cores.
     """
 

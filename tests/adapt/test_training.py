@@ -175,7 +175,7 @@ def test_a_training_learns_the_teacher_first_and_then_the_labels(
     samples = bright_or_dark(8, source=recipe.data[0].name)
     scores = replace(samples, targets=np.full_like(samples.targets, 0.25))
     monkeypatch.setattr(
-        steps, "teacher_targets", lambda *_, teacher_share, **__: scores if teacher_share == 1 else None
+        steps, "with_teacher_targets", lambda *_, teacher_share, **__: scores if teacher_share == 1 else None
     )
     monkeypatch.setattr(steps, "train", note)
     run = Run(recipe=recipe, progress=lambda *_: None)

@@ -433,7 +433,7 @@ class ThresholdPlan:
     units_not_assessed      number of units that were not assessed. These units are not referred at any threshold
     positives_not_assessed  number of units with the condition that were not assessed
     rows_by_subgroup        for each subgroup, a row of the plan for each threshold, the lowest threshold first. A
-                            subgroup is (attribute, value), as ("sex", "F"); `ALL_UNITS` comes first
+                            subgroup is (attribute, value), as ("sex", "F"); `ALL_UNITS_SUBGROUP` comes first
     shown_thresholds        the thresholds to print in a table: the `points` given to `threshold_plan`, and for nine
                             sensitivities from 50 to 100 % the highest threshold that reaches each sensitivity
     """

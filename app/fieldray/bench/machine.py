@@ -221,7 +221,7 @@ def cpu_load_bursts(share: float, *, is_irregular: bool, seed: int) -> Iterator[
 def handle(message: Message) -> Message:
     """Start a thread in this child process that makes the load described by the message, and answer at once.
 
-    The message contains the arguments of `load_bursts`.
+    The message contains the arguments of `cpu_load_bursts`.
     """
     body = message.body
     plan = cpu_load_bursts(body["share"], is_irregular=body["is_irregular"], seed=body["seed"])

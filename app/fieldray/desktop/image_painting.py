@@ -75,7 +75,7 @@ class ImagePyramid:
 
 
 def make_image_pyramid(image: Image) -> ImagePyramid:
-    """Return an image at several resolutions (see `Pyramid`), with the display windows for the keys 1 to 5.
+    """Return an image at several resolutions (see `ImagePyramid`), with the display windows for the keys 1 to 5.
 
     The lower resolutions take about a third more memory than the image alone.
     """
@@ -93,8 +93,8 @@ def matching_display_window(window: Window | None, pyramid: ImagePyramid, other:
     """Return the display window of the image `other` that corresponds to a display window of the image `pyramid`.
 
     A preset of `pyramid` corresponds to the preset of `other` for the same key. Of any other window, two values are
-    scaled: the width, and the distance of the centre from that of `initial_window`. The factor is the ratio of the
-    widths of both `initial_window`. None stands for the window of the file.
+    scaled: the width, and the distance of the centre from that of `initial_display_window`. The factor is the ratio of
+    the widths of both `initial_display_window`. None stands for the window of the file.
     """
     if window in pyramid.display_window_presets:
         return other.display_window_presets[pyramid.display_window_presets.index(window)]

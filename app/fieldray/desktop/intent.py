@@ -265,7 +265,7 @@ class IntentStateMachine:
     def handle_collected_facts(
         self, intent: ScreeningIntent, remembered: RememberedPack | None, lacks_ages: bool
     ) -> Commands:
-        """Handle the facts that `CollectFactsCommand` asked for. The facts are ignored if a newer intent has begun.
+        """Handle the facts that `CollectPathFactsCommand` asked for. The facts are ignored if a newer intent has begun.
 
         intent      the intent whose paths were examined
         remembered  the pack that a person chose for these paths earlier, or None

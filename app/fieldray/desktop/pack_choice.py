@@ -149,7 +149,7 @@ class PackController(QObject):
         self._ask(lambda library: library.install(candidate.folder), lambda _: self.find_packs(), candidate)
 
     def read_model_card(self, candidate: PackCandidate) -> None:
-        """Read a pack's model card, and emit `card_read` with the text. The pack need not be in use."""
+        """Read a pack's model card, and emit `model_card_read` with the text. The pack need not be in use."""
         self._ask(lambda library: library.read_card(candidate.folder), self.model_card_read.emit)
 
     def choose_point_by_name(self, name: str) -> None:

@@ -301,7 +301,7 @@ def draw_prior_image(
 ) -> None:
     """Draw the aligned prior image in place of the current image. Regions without pixels stay empty.
 
-    The display window corresponds to that of the current image (see `matching_window`).
+    The display window corresponds to that of the current image (see `matching_display_window`).
 
     overlays      the overlays of the comparison
     open_pyramid  the current image

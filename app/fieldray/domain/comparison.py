@@ -1,8 +1,8 @@
 """The comparison of a prior image with the current image, for command line, window and reports.
 
 All positions are in the **frame**: a black square of `FRAME_SIDE` pixels, onto whose centre an image is scaled without
-changing its aspect ratio (`InputSpec` with fit "pad"). Each image has a separate frame. A `PixelMap` maps pixels of the
-frame to pixels of the file. A displacement leads from the current image's frame to the prior's frame: the point
+changing its aspect ratio (`InputSpec` with fit "pad"). Each image has a separate frame. A `CoordinateMap` maps pixels
+of the frame to pixels of the file. A displacement leads from the current image's frame to the prior's frame: the point
 (row, column) of the current image corresponds to the point (row, column) + displacement of the prior.
 """
 

@@ -383,7 +383,7 @@ class PatientGroup(NamedTuple):
 def patient_group_at(start_kinds: NDArray[np.uint8], position: int) -> PatientGroup | None:
     """Return where a patient begins and ends around a row; None if the list is not ordered by patient.
 
-    start_kinds  `WorkListRows.group_starts` of the list
+    start_kinds  `WorkListRows.start_kinds` of the list
     position     position of the row in the list
     """
     if position >= len(start_kinds):

@@ -67,7 +67,7 @@ class Correction:
         return np.rot90(values, self.rotation_degrees // 90).copy()
 
     def apply_to_grey(self, grey: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return grey levels (rows, columns) uint8 rotated, and with black and white swapped if `swaps_grey`."""
+        """Return grey levels (rows, columns) uint8 rotated, and with black and white swapped if `inverts_grey`."""
         levels: NDArray[np.uint8] = self.rotate(grey) if self.rotation_degrees else grey
         return ~levels if self.inverts_grey else levels
 
@@ -140,7 +140,7 @@ class Image:
         return rows / self.reduction_factor, columns / self.reduction_factor
 
     def corrected(self, turn: Correction) -> Image:
-        """Return the image rotated by a correction. Black and white are swapped if `turn.swaps_grey` is set.
+        """Return the image rotated by a correction. Black and white are swapped if `turn.inverts_grey` is set.
 
         At a reduced resolution, the last row or column may stand for fewer pixels of the file than other rows or
         columns. After a rotation, this row or column may be the first.

@@ -44,7 +44,7 @@ READ_FIRST_CODES: Final = frozenset(
         *(f"{side}_lung_{seen}" for side in get_args(LungSide) for seen in _OF_ONE_LUNG),
         *(f"{side}_{third}_third_denser" for side in get_args(LungSide) for third in ("upper", "middle", "lower")),
     )
-)  # codes of `LungFields.read_first`
+)  # codes of `LungFields.read_first_reason`
 ROTATION_DEGREES: Final[Mapping[str, int]] = {"rotated_90": 90, "rotated_180": 180, "rotated_270": 270}
 
 # Lungs of adults fill a quarter of a usual image, those of infants on a large detector a tenth.

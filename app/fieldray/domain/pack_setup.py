@@ -124,7 +124,7 @@ class PackSetup:
         """The settings hashes of stored results that may be taken over instead of screening an image again.
 
         The two hashes are `settings_hash`, and the hash with the opposite `ages_confirmed`. Results with either hash
-        differ only in the note on a patient whose age is not stated (`purpose.with_age_notes`).
+        differ only in the note on a patient whose age is not stated (`purpose.update_age_notes`).
         """
         other = dataclasses.replace(self, ages_confirmed=not self.ages_confirmed)
         return tuple(dict.fromkeys((self.settings_hash, other.settings_hash)))

@@ -191,7 +191,7 @@ def priors_of(current: Outcome, candidates: Iterable[tuple[PriorOrigin, Outcome]
 
 
 def prior_from(outcome: Outcome, current: Outcome, origin: PriorOrigin) -> PriorImage:
-    """Return an outcome as a `Prior` of the current image, with the comparison of patients and the order in time."""
+    """Return an outcome as a `PriorImage` of the current image, with the comparison of patients and the time order."""
     header, own = outcome.ref.header, current.ref.header
     return PriorImage(
         outcome=outcome, origin=origin, patient_match=match_patients(header, own), order=time_order(header, own)

@@ -207,8 +207,8 @@ class PatientNoteCounts:
         """Add results to the counts.
 
         result_count  the number of results with one category and one set of codes. Results refused because of age or
-                      body part are added to `unintended_patients`. Results with the note that the age is not stated
-                      are added to `unstated_ages`. All other results change no count
+                      body part are added to `unintended_image_count`. Results with the note that the age is not stated
+                      are added to `unstated_age_count`. All other results change no count
         """
         is_unintended = result_count.category == "refused" and not _OTHERS.isdisjoint(result_count.codes)
         self.unintended_image_count += result_count.result_count * is_unintended

@@ -399,7 +399,7 @@ class Verdict:
 
     @property
     def kind(self) -> VerdictKind:
-        """The entry of `VERDICT_VALUES` for the choice of this verdict."""
+        """The entry of `VERDICT_KINDS` for the choice of this verdict."""
         return VERDICT_KINDS[self.choice]
 
 

@@ -120,7 +120,7 @@ def grey_image(
     stored
         Values as stored in the file.
     dataset
-        The elements named by `KEYWORDS`, as far as the file has them.
+        The elements named by `GREY_VALUE_KEYWORDS`, as far as the file has them.
     notes
         Codes of the assumptions made so far. They are kept in the image, and further codes are added.
     step

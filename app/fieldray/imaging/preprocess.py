@@ -34,7 +34,7 @@ Pixels = NDArray[Any]
 def to_display(image: Image, window: Window | None = None) -> NDArray[np.uint8]:
     """Return the image at full resolution as grey levels 0..255, uint8 (rows, columns).
 
-    window  display window in the units of `image.pixels`; by default the window of `display_table`
+    window  display window in the units of `image.pixels`; by default the window of `grey_level_table`
     """
     return np.take(grey_level_table(image, window), image.pixels)
 

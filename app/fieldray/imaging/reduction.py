@@ -125,8 +125,8 @@ def target_size_for_crop(spec: InputSpec, box: Box, image: Image, detail: Detail
 
     box     the part, in pixels of the file
     image   the image as read. If a codec reduced the image, the part needs one pixel for each input pixel
-    detail  "fine" needs `NARROW_MARGIN_OVERSAMPLING` pixels for each input pixel, so that few results are borderline;
-            "finer" needs `FINE_DETAIL_FACTOR` times the needed size
+    detail  "fine" needs `NARROW_MARGIN_MIN_OVERSAMPLING` pixels for each input pixel, so that few results are
+            borderline; "finer" needs `FINE_DETAIL_FACTOR` times the needed size
     """
     pixels = min(box.height / spec.height, box.width / spec.width) / image.reduction_factor
     least, wanted = (1.0, 1.0 / WAVELET_OVERSAMPLING) if image.has_approximate_pixels else (BLOCK_OVERSAMPLING, 1.0)

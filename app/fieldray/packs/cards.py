@@ -24,7 +24,7 @@ def split_card_by_language(card: str) -> dict[str, str]:
 
 
 def join_card_languages(parts: Mapping[str, str]) -> str:
-    """Join the Markdown texts of each language to one model card: the inverse of `split_card`.
+    """Join the Markdown texts of each language to one model card: the inverse of `split_card_by_language`.
 
     The English text has no language line and must come first.
     """

@@ -271,13 +271,13 @@ class Accepted(_Part, frozen=True, kw_only=True):
 
 
 class OodGateLimit(_Part, frozen=True, kw_only=True):
-    """The limit of the out-of-distribution check. Its arrays are the files of `OOD_GATE_ROLES`."""
+    """The limit of the out-of-distribution check. Its arrays are the files of `OOD_FILE_ROLES`."""
 
     limit: _Positive
 
 
 class GoldenTolerance(_Part, frozen=True, kw_only=True):
-    """The tolerance of the self-test. Its arrays are the files of `GOLDEN_ROLES`."""
+    """The tolerance of the self-test. Its arrays are the files of `GOLDEN_FILE_ROLES`."""
 
     tolerance: Annotated[float, Meta(gt=0, lt=0.5)]
 

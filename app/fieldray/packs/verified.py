@@ -299,7 +299,7 @@ def write_pack_of_kind(
 
 
 def golden_files(golden: GoldenVectors) -> dict[str, bytes]:
-    """Return the contents of the two files of the self-test (inputs and scores), by role (`GOLDEN_ROLES`)."""
+    """Return the contents of the two files of the self-test (inputs and scores), by role (`GOLDEN_FILE_ROLES`)."""
     return dict(zip(GOLDEN_FILE_ROLES, [array_to_npy(golden.inputs), array_to_npy(golden.scores)], strict=True))
 
 

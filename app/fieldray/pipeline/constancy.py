@@ -1,9 +1,9 @@
 """The constancy test: whether a pack on this computer and device still gives the scores expected from an earlier test.
 
-The test images ship with the program (`imaging.synthetic.constancy_files`) and are screened like the images of a run.
-The expected scores of shipped packs are in `assets/constancy.json`, made and signed by `tools/constancy_set.py`. For
-any other pack, the results of the first test are stored, and later results are compared with them. Source of the idea:
-AAPM Task Group 332, quality control of an AI in use.
+The test images ship with the program (`imaging.synthetic.constancy_test_files`) and are screened like the images of a
+run. The expected scores of shipped packs are in `assets/constancy.json`, made and signed by `tools/constancy_set.py`.
+For any other pack, the results of the first test are stored, and later results are compared with them. Source of the
+idea: AAPM Task Group 332, quality control of an AI in use.
 """
 
 from __future__ import annotations

@@ -311,7 +311,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
     ) -> tuple[int, int]:
         """Write the heat maps of a pack's results in a run as image files. The call lasts until all are written.
 
-        Parameters, result and exceptions are those of `pipeline.export.write_maps`.
+        Parameters, result and exceptions are those of `pipeline.export.write_heat_maps`.
         """
         from fieldray.pipeline.export import write_heat_maps  # a slow import
 

@@ -413,7 +413,7 @@ class ChildFunction(Generic[Q, A]):
         timeout_s  time limit in seconds, for each stage that the child process announces
         reply      as in `Child.call`
 
-        Raises as `Child.ask`.
+        Raises as `Child.call_and_convert`.
         """
         return child.call_and_convert(
             encode_message(question, call=self.name), self.decode_answer, timeout_s=timeout_s, answer_question=reply

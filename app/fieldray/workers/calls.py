@@ -204,7 +204,7 @@ class PreviewResult:
 class DeviceRunRequest:
     """A worker's request to its parent process to run the classifier on a device, instead of in the worker.
 
-    request_number  number of the `AnalyseRequest` in the current call, from 0
+    request_number  number of the `AnalysisRequest` in the current call, from 0
     values          (1, height, width, channels) uint8, the input of the network
     """
 

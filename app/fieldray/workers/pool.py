@@ -171,7 +171,7 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
         questions      pairs of a request and its model; None in place of a model to run no network
         run_elsewhere  function that runs a classifier on a device instead of in the child process, in the thread of the
                        caller. Its arguments are the position of the request in `questions` and the network input
-        is_cancelled   function that returns whether the image is no longer wanted; `analyse_for_each` then raises
+        is_cancelled   function that returns whether the image is no longer wanted; `analyse_for_models` then raises
                        PoolClosed
         """
         ask = partial(self._analyse_in_one_child, run_elsewhere=run_elsewhere, is_cancelled=is_cancelled)

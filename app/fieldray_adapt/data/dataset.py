@@ -63,7 +63,7 @@ class Duplicates:
         Pairs of identical files, and pairs of nearly equal images.
     across_parts_count
         The number of pairs whose two images are in different parts, such as training and test.
-    training_copies
+    training_copy_indices
         Indices of training images that are also validation or test images.
     """
 

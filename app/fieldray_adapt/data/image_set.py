@@ -146,7 +146,7 @@ class ImageSet:
         The inputs of the network, (n, height, width, channels) uint8.
     left_out_reasons
         Origin and reason of each image that could not be read or is not suitable.
-    lungs
+    lung_share_grids
         The share of lung in each cell of the input, (n, LUNG_GRID_SIDE, LUNG_GRID_SIDE) uint8, 255 for all lung. None
         without a lung-field pack.
     """

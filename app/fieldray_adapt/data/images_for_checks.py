@@ -185,7 +185,7 @@ class ImagesForChecks:
 
     Attributes
     ----------
-    chests
+    chest_images
         For each source: chest images (n, side, side) uint8, and their relative frequency.
     ood_images
         Out-of-distribution images (n, side, side) uint8. May be empty: the program also draws synthetic images.

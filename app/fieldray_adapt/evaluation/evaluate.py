@@ -509,8 +509,8 @@ def shortcut_scores(
 ) -> NDArray[np.float64]:
     """Return the scores (n,) in 0..1 of a logistic regression that sees only a shortcut, not the finding.
 
-    A shortcut is a feature such as the border of the image (see `SHORTCUTS`). If all training images are of one class,
-    every score is 0.5.
+    A shortcut is a feature such as the border of the image (see `SHORTCUT_PIXELS`). If all training images are of one
+    class, every score is 0.5.
 
     Parameters
     ----------

@@ -128,7 +128,7 @@ def load_temporary_pack(manifest: Manifest, files: Mapping[str, bytes], *, lung_
     ----------
     manifest, files
         Manifest and files of the pack, as `write_pack` takes them.
-    lungs
+    lung_pack
         The folder of the recipe's lung-field pack; None without a lung-field pack.
 
     Raises PackProblem, StorageProblem.

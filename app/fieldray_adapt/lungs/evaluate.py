@@ -199,7 +199,7 @@ def choose_check_thresholds(
     ----------
     chests, ood_images
         Upright chest images, and out-of-distribution images, (n, side, side) uint8.
-    unchanged_share
+    no_alarm_share
         For each other check, such as "inverted": share of the chest images that score below the threshold, 0..1.
     """
     scores, strange = predict(chests)[1], predict(ood_images)[1][:, 0]

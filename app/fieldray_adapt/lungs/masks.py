@@ -29,9 +29,9 @@ class ImageMaskPair:
 
     Attributes
     ----------
-    table, line
+    table_path, line
         The table that names the two files, and the line in the table. `line` is 0 without a table.
-    evaluate_only
+    is_only_evaluated
         Whether the mask is used only to evaluate networks, and not to train them.
     """
 

@@ -37,10 +37,10 @@ def compact_unet(
     Parameters
     ----------
     height, width
-        Sides of the input in pixels, multiples of `SIDE_MULTIPLE`.
+        Sides of the input in pixels, multiples of `INPUT_SIDE_MULTIPLE`.
     channels
         Number of channels of each of the five steps. A step has half the side of the step before.
-    masks
+    mask_count
         Number of masks: 1 for the visible lung, 2 for the visible lung and the lung region.
     """
     if height % INPUT_SIDE_MULTIPLE or width % INPUT_SIDE_MULTIPLE or len(channels) != len(COMPACT_CHANNELS):

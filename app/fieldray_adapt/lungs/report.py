@@ -47,7 +47,7 @@ MASK_FIT_COLUMNS: Final = ("source", "images", "patients", *_MEASURE_TITLES.valu
 
 
 def mask_fit_row(name: str, fits: SourceFits) -> list[str]:
-    """Return the cells of one source's row in the table of mask fits. `FIT_COLUMNS` has the names of the columns."""
+    """Return the cells of one source's row in the table of mask fits. `MASK_FIT_COLUMNS` names the columns."""
     digits = {"dice": ".4f", "jaccard": ".4f"}
     cells = [figure_text(getattr(fits, key), digits.get(key, ".2f")) for key in _MEASURE_TITLES]
     return [name, str(fits.images), str(fits.patients), *cells, f"{fits.least_dice:.4f}"]

@@ -119,7 +119,7 @@ class StageTask:
     panel_folder: Path
 
     def run_steps(self, epoch: int) -> Iterator[float]:
-        """Perform the training steps of an epoch, and yield the loss of each step (see `TrainingTask.steps`)."""
+        """Perform the training steps of an epoch, and yield the loss of each step (see `TrainingTask.run_steps`)."""
         training, rate = self.samples.training, stage_learning_rate(self.stage, epoch - self.earlier_epoch_count)
         generator = np.random.default_rng((training.seed, epoch))
         for step in range(training.steps_per_epoch):
@@ -201,7 +201,7 @@ class StageSamples:
         )
 
     def draw_image_for_checks(self, generator: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-        """Draw a random augmented image, and the right answer of each image check (see `ImagesForChecks.draw`).
+        """Draw an augmented image, and the answer of each image check (see `ImagesForChecks.draw_training_image`).
 
         Raises ValueError if the recipe has no images for the image checks.
         """

@@ -84,10 +84,10 @@ class Axis:
 
     Attributes
     ----------
-    channels
+    joined_set_names
         The name of the channel set along the axis; "" for an axis without channels. After a concatenation, several
         names joined by "+".
-    repeats
+    repeat_count
         How many times the sequence of channels is repeated along the axis: more than 1 after a flatten layer.
     """
 
@@ -107,7 +107,7 @@ class Specification:
     Attributes
     ----------
     layers
-        The layers, each after the layers that give its input. `INPUT` is the name of the network's input.
+        The layers, each after the layers that give its input. `INPUT_NAME` is the name of the network's input.
     channels
         The number of channels (1 or more) of each channel set, by name of the set.
     outputs
@@ -322,7 +322,7 @@ def keep_channels(
     ----------
     keep
         Indices of the channels to keep, by name of the channel set. A channel set without an entry keeps all channels.
-        To remove a label, keep all other channels of the set `Specification.label_set`.
+        To remove a label, keep all other channels of the set `Specification.label_channel_set`.
 
     Raises ValueError if the indices of a set are empty, repeated or out of range.
     """

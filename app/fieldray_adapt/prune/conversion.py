@@ -59,7 +59,7 @@ def convert_and_test(
         Training images (n, height, width, channels) uint8 from which the converter takes the ranges of the integers.
     test
         The test images with labels.
-    say
+    on_start
         A function that is called before the work. It is not called if a stored result is returned.
     """
     key, path, file = digest(*network, images, test), folder / "tested.json", folder / "int8.tflite"

@@ -103,9 +103,9 @@ class ArrayPruningTask:
 
     Attributes
     ----------
-    calibration
+    calibration_image_count
         Number of training images on which the average percentage of zeros is measured.
-    batch_sizes
+    candidate_batch_sizes
         Candidate batch sizes for `propose_batch_size`; empty to propose nothing.
     folder
         The folder that stores the checkpoint of a retraining.
@@ -200,9 +200,9 @@ class ImagePruningTask:
         The options of the original training. Only epochs, batch size and learning rate differ in a retraining.
     folder
         The folder that stores the checkpoints of a retraining.
-    calibration
+    calibration_image_count
         Number of training images on which the average percentage of zeros is measured.
-    batch_sizes
+    candidate_batch_sizes
         Candidate batch sizes for `propose_batch_size`; empty to propose nothing.
     progress
         A function that is called after each epoch of a retraining.

@@ -308,11 +308,11 @@ class PruningCurve:
 
     Attributes
     ----------
-    quality
+    qualities
         Quality after retraining, 0..1.
-    quality_before_retraining
+    qualities_before_retraining
         Quality before retraining, 0..1; None for the original network.
-    speed_up
+    speed_ups
         Time of the original network divided by the time of the iteration's network.
     """
 
@@ -329,9 +329,9 @@ def pruning_plots_svg(
 
     Parameters
     ----------
-    quality
+    quality_name
         The name of the measure of quality, such as "accuracy".
-    points
+    baselines
         Speed-up and quality of further networks (baselines), by name.
     """
     with rc_context(_STYLE):

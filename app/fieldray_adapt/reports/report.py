@@ -297,7 +297,7 @@ def write_cross_validation_report(
     ----------
     results
         The figures that `cross_validation.cross_validation_step` has measured.
-    scored
+    scores_and_truth
         Scores and truth of the evaluated images, by label code.
 
     Raises

@@ -167,7 +167,7 @@ class TrainingOptions:
 
     Attributes
     ----------
-    start_share
+    starting_weights_share
         The share of the starting weights in the final weights, at least 0 and below 1. A network that is averaged with
         its starting weights keeps more of its accuracy at other hospitals [1]_.
 
@@ -291,7 +291,7 @@ class ClassifierTask:
     _steps_per_epoch: int = 1
 
     def run_steps(self, epoch: int) -> Iterator[float]:
-        """Perform the training steps of an epoch, and yield the loss of each step (see `TrainingTask.steps`)."""
+        """Perform the training steps of an epoch, and yield the loss of each step (see `TrainingTask.run_steps`)."""
         samples, schedule, generator = self.training, self.schedule, np.random.default_rng((self.schedule.seed, epoch))
         order = draw_balanced_indices(
             samples.sources,

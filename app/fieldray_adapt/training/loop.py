@@ -104,7 +104,7 @@ class CheckpointContent:
     ----------
     progress
         The figures of each epoch until now, and the number of steps until now.
-    arrays
+    averaged_weights
         The averaged weights, by name.
     """
 
@@ -322,7 +322,7 @@ def cosine_learning_rate(
     ----------
     highest
         The rate at the end of the warm-up.
-    now, warm_up, end
+    elapsed, warm_up_end, end
         The current time, the end of the warm-up and the end of training, all in the same unit.
     start
         Before the time `start`, the rate is the rate at `start`. So the first steps have a rate above 0.
@@ -416,7 +416,7 @@ class _FitTask:
         return min(self.count, _MAX_PARTS)
 
     def run_steps(self, epoch: int) -> Iterator[float]:
-        """Perform the training steps of a part, and yield the loss of each step (see `TrainingTask.steps`)."""
+        """Perform the training steps of a part, and yield the loss of each step (see `TrainingTask.run_steps`)."""
         data, effort, count = self.data, self.effort, self.count
         first, last = (count * part // self.parts for part in (epoch, epoch + 1))
         drawn = enumerate(_drawn(len(data), effort.batch_size, self.seed, count))

@@ -137,7 +137,7 @@ def training_samples(run: Run, samples: Samples, *, teacher_share: float | None 
 
     If the recipe names a teacher, each target is a mean of the label and the teacher's score. `teacher_share` (0..1) is
     the weight of the score. By default, the weight is 0 if the recipe has the key `teacher_epochs`, else 0.5. Raises
-    the exceptions of `teacher.teacher_targets`.
+    the exceptions of `teacher.with_teacher_targets`.
     """
     settings = run.recipe.training
     drawn = samples.select_sources([source.name for source in run.recipe.data if source.share])
@@ -367,7 +367,7 @@ def convert_network(
     Parameters
     ----------
     images
-        Training images (n, height, width, channels) uint8 in random order; `MAX_HEAD_IMAGES` are enough. The int8
+        Training images (n, height, width, channels) uint8 in random order; `MAX_HEAD_FIT_IMAGES` are enough. The int8
         file's head is fitted to all images. The ranges of the int8 values are measured on the first images; the
         recipe's key `calibration_images` is their number.
     """

@@ -52,7 +52,8 @@ _PARTS: Final = {"gamma": "weight", "beta": "bias", "mean": "running_mean", "var
 def efficientnet_lite0() -> Specification:
     """Return the specification of EfficientNet-Lite0 without the classifier.
 
-    The input is a colour image of `TEACHER_SIDE` x `TEACHER_SIDE` pixels in -1..1. The output is 1,280 feature maps.
+    The input is a colour image of `TEACHER_IMAGE_SIDE_PIXELS` x `TEACHER_IMAGE_SIDE_PIXELS` pixels in -1..1. The output
+    is 1,280 feature maps.
     """
     layers = [convolution("stem", INPUT_NAME, "stem", kernel=3, stride=2, activation="relu6")]
     channels, last, number, width = {"stem": 32}, "stem", 0, 32

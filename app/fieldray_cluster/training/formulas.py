@@ -10,7 +10,7 @@ best number of workers. So the speed-up is computed for each number from 1.
 
 The module also places the weights on parameter servers. The thesis (algorithm 3.7) places whole tensors in order, each
 on the server with the smallest load. A very large tensor makes one server the slowest in every transfer, although
-formulas 4.12 and 4.21 assume equal shards. `place_evenly_corrected` cuts tensors, so that the shards are equal. Both
+formulas 4.12 and 4.21 assume equal shards. `place_equal_shards` cuts tensors, so that the shards are equal. Both
 methods place every element exactly once.
 """
 
@@ -79,7 +79,7 @@ class Measurements:
         Seconds that one machine takes for the gradient of one batch.
     transfer_s
         Seconds to transfer all weights in one direction over a link without other traffic.
-    batches
+    batch_count
         Number of batches to train on (D in the thesis), 1 or more.
     update_s
         Seconds that one machine takes to update all weights by a gradient. 0 to neglect updates, as the thesis does.

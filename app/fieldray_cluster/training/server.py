@@ -83,13 +83,13 @@ class GradientUpdate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     Attributes
     ----------
-    worker
+    worker_index
         The number of the worker, from 0.
     version
         The version of the weights for which the gradient was computed.
-    number
+    gradient_index
         The number of gradients that the worker has sent before this gradient.
-    weight
+    averaging_weight
         The weight of the gradient in the mean of all workers' gradients.
     learning_rate
         The learning rate of the update.

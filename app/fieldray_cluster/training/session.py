@@ -66,7 +66,7 @@ class TrainedEpoch:
         Number of the epoch. The first epoch of the training is 1, even if the training was resumed.
     loss
         Mean loss of the batches.
-    staleness
+    gradient_counts_by_staleness
         Number of gradients of all servers, by staleness (number of updates by which a gradient was late).
     began_s, ended_s
         Time of the first update of a server, and time of the last update of a server, in seconds since 1970.

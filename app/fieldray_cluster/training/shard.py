@@ -102,9 +102,9 @@ class UpdateRule:
         Momentum of SGD; 0 for AdamW.
     clip_norm
         Largest norm of a gradient; 0 for no limit.
-    frozen
+    frozen_layers
         Names of layers that are not trained.
-    average_every
+    updates_per_averaging
         Number of updates between two additions of the weights to the running mean.
     average_minimum_weight
         The smallest factor (0..1) of the newest weights in the running mean. The first additions have larger factors.

@@ -153,7 +153,7 @@ class GradientResult:
         The gradient by weight name.
     loss
         The mean loss of the images.
-    weight
+    averaging_weight
         The weight of the gradient in the mean of all workers' gradients, which grows with the number of images.
     """
 
@@ -248,9 +248,9 @@ class DividedClassifierTraining:
 
     Attributes
     ----------
-    samples
+    sample_count
         Number of training images.
-    arrays, arrays_sha256
+    arrays_path, arrays_sha256
         The file of the training images, which every worker must be able to read, and the SHA-256 of the file.
     """
 
@@ -380,9 +380,9 @@ class DividedLungTraining:
 
     Attributes
     ----------
-    stage
+    stage_index
         The index of the stage in the recipe, from 0.
-    arrays, arrays_sha256
+    arrays_path, arrays_sha256
         The file of the training images, which every worker must be able to read, and the SHA-256 of the file.
     first_epoch
         Number of epochs in earlier stages.

@@ -300,9 +300,9 @@ class ClusterTimes:
         Time to send all weights to another process, and time to get all weights back.
     latency_s
         Time to send a short message.
-    elements
+    weight_count
         Number of weights of the network. A weight has 4 bytes.
-    batches
+    batch_count
         Number of batches in an epoch.
     """
 

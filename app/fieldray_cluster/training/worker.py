@@ -41,7 +41,7 @@ class WorkerSpec:
     ----------
     layout
         The order of the network's weights in one vector.
-    worker
+    worker_index
         The number of the worker, from 0.
     token
         The secret of the session, which the parameter servers require.

@@ -412,7 +412,7 @@ class _Progress:
         return all(stage.is_over for stage in self._stages.values())
 
     def requeue_running_tasks(self) -> None:
-        """Queue all tasks again that were running (see `TaskSource.restart`)."""
+        """Queue all tasks again that were running (see `TaskSource.requeue_running_tasks`)."""
         for stage in self._stages.values():
             stage.running_tasks.clear()
 
@@ -437,7 +437,7 @@ class _Progress:
     def record_task_end(self, task: str, event: Event) -> None:
         """Store the end of a task, whose result is in `event`, and report the result to the user.
 
-        See `TaskSource.record_end`.
+        See `TaskSource.record_task_end`.
         """
         stage = next(stage for stage in self._stages.values() if task in stage.unfinished_tasks)
         del stage.unfinished_tasks[task]
@@ -451,7 +451,7 @@ class _Progress:
     def check_progress(self) -> None:
         """Start experiments whose dependencies are done, and block experiments whose dependencies have failed.
 
-        See `TaskSource.update`.
+        See `TaskSource.check_progress`.
         """
         if self._run.is_stopped:  # no further experiment is started
             return

@@ -172,7 +172,7 @@ class _Trials:
         return "done" if best and self._run.journal.is_done(BEST_TRIAL_TASK_NAME, self._key(best, "run")) else "failed"
 
     def requeue_running_tasks(self) -> None:
-        """Queue all trials again that were running when the sweep was interrupted (see `TaskSource.restart`)."""
+        """Queue again the trials that were running at an interruption (see `TaskSource.requeue_running_tasks`)."""
         self._out.clear()
         self._waiting, self._has_winner = [], False
         for trial in self._study.get_trials(states=(TrialState.RUNNING,)):
@@ -202,7 +202,7 @@ class _Trials:
         return self._spec(trial, "train", trial_name(trial.number)), self._sweep
 
     def record_task_end(self, task: str, event: Event) -> None:
-        """Report the end of a trial to Optuna (see `TaskSource.record_end`).
+        """Report the end of a trial to Optuna (see `TaskSource.record_task_end`).
 
         A trial that was stopped early is reported as pruned. If the whole sweep was stopped, the trial can resume.
         """
@@ -234,7 +234,7 @@ class _Trials:
         self._run.say(" ".join(part for part in (f"{task}: {status}.", last, problem) if part))
 
     def check_progress(self) -> None:
-        """Report new figures of running trials to Optuna, and stop poor trials (see `TaskSource.update`)."""
+        """Report new figures of running trials to Optuna, and stop poor trials (see `TaskSource.check_progress`)."""
         for task, own in self._out.items():
             if self._report(task, own) and own.should_prune():
                 write_atomically(self._folder(task) / STOP_FILE_NAME, b"")

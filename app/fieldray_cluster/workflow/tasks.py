@@ -204,7 +204,7 @@ class TaskSpec:
     ----------
     key
         The digest of all inputs of the task. If an outcome with this key is stored, the command is not run.
-    number
+    attempt_number
         The number of this attempt, from 1.
     command
         The words of the command. The first word `fieldray` stands for the program that is installed on the node.

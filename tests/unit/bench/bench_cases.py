@@ -78,7 +78,7 @@ class Scripted:
 
 
 class ReadersOfNames:
-    """Gives images of the grey level in a file's name; replaces `Workers`."""
+    """Gives images of the grey level in a file's name; replaces `WorkerPool`."""
 
     def __init__(self, events: list[str] | None = None) -> None:
         self.events = events if events is not None else []

@@ -129,7 +129,7 @@ PIXELS: Mapping[str, tuple[NDArray[Any], dict[str, Any], str | None]] = {
     "low, but not too low": (IMAGE[:160], {}, None),
     "small because it was read reduced": (
         chest_phantom(60, 50, 3, abnormal=False),
-        {"step": 4, "full_rows": 480, "full_columns": 400},
+        {"reduction_factor": 4, "file_rows": 480, "file_columns": 400},
         None,
     ),
     **{f"all {grey}": (np.full((200, 200), grey, np.uint16), {}, "blank") for grey in (0, 2000, 65535)},

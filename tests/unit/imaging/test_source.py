@@ -209,7 +209,7 @@ def test_a_file_that_changes_during_reading_gets_no_stamp(
     path = tmp_path / "a.dcm"
     path.write_bytes(DATA)
     states = iter(FileState(len(DATA), time_ns, 0) for time_ns in range(5))
-    monkeypatch.setattr("fieldray.imaging.whole_file.state_of", lambda _: next(states))
+    monkeypatch.setattr("fieldray.imaging.whole_file.file_state_of", lambda _: next(states))
     data, state = read_bytes_and_state(ImageRef(path=path))
     assert (data, state, stamps.stamp_of_data(path, data, state)) == (DATA, None, b"")
     assert hash_file(ImageRef(path=path), stamper=stamps)[1] == b""

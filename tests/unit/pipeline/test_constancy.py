@@ -73,7 +73,9 @@ def record(**changes: object) -> ConstancyRecord:
 @pytest.fixture(autouse=True)
 def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FIELDRAY_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("fieldray.pipeline.constancy.constancy_files", lambda: FILES)  # the images are drawn only once
+    monkeypatch.setattr(
+        "fieldray.pipeline.constancy.constancy_test_files", lambda: FILES
+    )  # the images are drawn only once
 
 
 # ---- expected results

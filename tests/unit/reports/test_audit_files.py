@@ -61,7 +61,7 @@ def test_pdf_and_json_have_the_same_figures_in_the_wanted_language(
     assert [point["is_local"] for point in found["operating_points"]] == [False, True]
     alias = image_alias("/знімки/made-up-图1.png", key=pseudonym_key(data_folder()))
     assert found["disagreements"][0]["image"] == alias  # as in the exports of a run: a path often contains a name
-    assert not any("знімки" in str(value) for value in (found["paths"], found["labels_from"], found["disagreements"]))
+    assert not any("знімки" in str(value) for value in (found["paths"], found["label_source"], found["disagreements"]))
     assert audit_json(report) == figures.read_text("ascii")  # the output of `--json -`
     assert is_own_report(document.read_bytes()[:9999])
     assert is_own_report(figures.read_bytes())

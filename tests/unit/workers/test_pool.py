@@ -109,7 +109,7 @@ def test_a_child_returns_the_whole_image(pool: WorkerPool, tmp_path: Path) -> No
     path = write_dicom(tmp_path / "image.dcm", IMAGE, photometric="MONOCHROME1", signed=True)
     here, there = decode_image_bytes(path.read_bytes(), ImageRef(path=path)), pool.read_image(ImageRef(path=path))
     np.testing.assert_array_equal(here.pixels, there.pixels)
-    says = "window padding_value value_scale value_offset spacing_mm spacing_plane view notes full_rows"
+    says = "window padding_value value_scale value_offset spacing_mm spacing_plane view notes file_rows"
     for name in says.split():
         assert getattr(here, name) == getattr(there, name), name
 
