@@ -66,7 +66,7 @@ class SharedAugmentation:
 
 @table
 class Augmentation(SharedAugmentation):
-    """The largest strength x of each random change of a training image.
+    """The largest strength x of each random change; each training image gets a random strength up to x.
 
     The strength for an image is drawn evenly from -x..x or 0..x. Strengths of 0 change nothing.
     """
@@ -184,7 +184,7 @@ _MARKS: Final = "LRAP"
 
 @table
 class PairAugmentation(SharedAugmentation):
-    """The largest strength x of each random change of a training image and its lung mask.
+    """The largest strength x of each random change; each image, with its mask, gets a random strength up to x.
 
     The strength for an image is drawn evenly from -x..x or 0..x. Strengths of 0 change nothing.
     """

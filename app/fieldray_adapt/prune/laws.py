@@ -113,13 +113,16 @@ class ContextDependentLaw:
     """
 
     start: float = key("Value of the setting in the first iteration.")
-    size: float = key("Strength of the ratio of the numbers of parameters, after to before the iteration.", default=0.0)
-    loss: float = key("Strength of the ratio of the validation losses.", default=0.0)
-    time: float = key("Strength of the ratio of the times per image.", default=0.0)
-    batch: float = key("Strength of the ratio of the proposed batch size to the last one.", default=0.0)
+    size: float = key(
+        "How strongly the value follows the number of parameters: r = number after the iteration / before.", default=0.0
+    )
+    loss: float = key("How strongly the value follows the validation loss: r = loss after / loss before.", default=0.0)
+    time: float = key("How strongly the value follows the time per image: r = time after / time before.", default=0.0)
+    batch: float = key("How strongly the value follows the batch size: r = proposed size / last size.", default=0.0)
     form: Literal["product", "sum"] = key(
-        "How a ratio r changes the value. product: value x r ^ strength, for values above 0; sum: value + "
-        "strength x log2 r, for values that may be 0 or negative.",
+        "How each ratio r changes the value; its strength is the number given as size, loss, time or batch. product: "
+        "value x r ^ strength, for values above 0; sum: value + strength x log2 r, for values that may be 0 or "
+        "negative.",
         default="product",
     )
     bounds: Bounds = key("Limits of the value.", default=Bounds())

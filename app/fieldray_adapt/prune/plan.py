@@ -36,7 +36,7 @@ class StopRules:
 
 @table
 class PruneRecipe:
-    """Iterative pruning: a law for each of five settings, and the stop rules.
+    """Iterative pruning: a law (see *Laws*) for each of five settings, and the rules by which pruning stops.
 
     A law is a table with one of these sets of keys: { start } constant; { start, step } linear; { start, factor }
     multiplicative; { start, size, loss, time, batch, form } dependent on the context. All laws except the constant law

@@ -265,10 +265,10 @@ class OperatingPointChoice:
         default=False,
     )
     band_catches: float = key(
-        "Share of the positive images that are not below the uncertain zone.", default=0.98, low=0.5, high=1
+        "At least this share of the positive images is not below the uncertain zone.", default=0.98, low=0.5, high=1
     )
     band_clears: float = key(
-        "Share of the negative images that are not above the uncertain zone.", default=0.95, low=0.5, high=1
+        "At least this share of the negative images is not above the uncertain zone.", default=0.95, low=0.5, high=1
     )
 
     def defaults(self) -> Mapping[str, Any]:
