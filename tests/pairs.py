@@ -98,9 +98,9 @@ def compared_with(outcome: Outcome, **changes: object) -> ComparisonRecord:
     )
     box = Box(top=10, left=20, height=30, width=40)
     values = {
-        "current": outcome.facts.content_sha256,
+        "current_sha256": outcome.facts.content_sha256,
         "current_frame": outcome.ref.frame,
-        "prior": prior,
+        "prior_header": prior,
         "has_dicom_prior": True,
         "prior_frame": 0,
         "order": "earlier",

@@ -175,7 +175,7 @@ class Begun:
 
         with self.folder.open_image_list() as images:
             told = {"save": save, "progress": progress.append, "on_message": note}
-            choices = {"chunk_images": 4, "screen": STAND_INS["screen"], "check_node": STAND_INS["inspect"], **options}
+            choices = {"images_per_piece": 4, "screen": STAND_INS["screen"], "check_node": STAND_INS["inspect"], **options}
             pieces = PieceOptions(**choices)  # type: ignore[arg-type]
             archive = ArchiveDriver(self.folder, self.request, images, **told, options=pieces)  # type: ignore[arg-type]
             archive.run(connection)
@@ -206,7 +206,7 @@ def test_an_image_that_ends_every_worker_is_named_and_the_others_have_results(
 
 def test_images_that_end_the_one_worker_take_no_other_image_with_them(begun: Begun) -> None:
     begun.write_list(7, "poison-1", "good-1", "good-2", "poison-2", "good-3")
-    saved = begun.run(connection=ConnectionSettings(workers=1), chunk_images=1)
+    saved = begun.run(connection=ConnectionSettings(workers=1), images_per_piece=1)
     failed = {outcome.ref.path.name for outcome in saved if isinstance(outcome, FailedOutcome)}
     assert failed == {"poison-1", "poison-2"}
 
@@ -331,7 +331,7 @@ def test_nodes_with_a_full_disk_are_named_and_their_images_have_no_result(begun:
 def test_an_error_on_every_node_ends_the_run_without_failed_images(begun: Begun) -> None:
     begun.write_list(3000)
     with pytest.raises(EnvironmentProblem, match="local gets no work: An unexpected error"):
-        begun.run(screen=STAND_INS["screen_badly"], chunk_images=3000)
+        begun.run(screen=STAND_INS["screen_badly"], images_per_piece=3000)
     assert begun.folder.finished_pieces(3000) == ()
 
 
@@ -339,7 +339,7 @@ def test_files_are_sent_and_a_worker_never_reads_a_missing_file_itself(begun: Be
     begun.write_list(6)
     for name in ("image-2", "image-5"):
         (begun.place / name).write_bytes(name.encode())
-    saved = begun.run(screen=STAND_INS["screen_files"], sends_files=True, chunk_images=2)
+    saved = begun.run(screen=STAND_INS["screen_files"], sends_files=True, images_per_piece=2)
     assert Counter(outcome.category for outcome in saved) == {"failed": 4, "refused": 2}
 
 
@@ -399,7 +399,7 @@ def test_a_node_that_fails_on_every_image_is_set_aside_and_no_image_is_blamed(be
         with open_client(connection) as client:  # a bad node that is alone would end the run at its start
             client.wait_for_workers(2)
         saved = begun.run(
-            screen=STAND_INS["screen_but_on_bad_node"], connection=connection, chunk_images=1,
+            screen=STAND_INS["screen_but_on_bad_node"], connection=connection, images_per_piece=1,
             notes=notes,
         )  # fmt: skip
     assert {outcome.category for outcome in saved} == {"refused"}
@@ -418,7 +418,7 @@ def test_a_run_does_not_wait_for_a_suspended_node(begun: Begun) -> None:
         ]
         asleep.suspend()
         try:
-            saved = begun.run(connection=connection, chunk_images=2, notes=notes)
+            saved = begun.run(connection=connection, images_per_piece=2, notes=notes)
         finally:
             asleep.resume()
     assert {outcome.category for outcome in saved} == {"refused"}
@@ -433,7 +433,7 @@ def test_nodes_with_wrong_answers_are_named_and_set_aside_while_another_works(be
         with open_client(connection) as client:
             client.wait_for_workers(5)
         saved = begun.run(
-            screen=STAND_INS["screen_but_on_bad_nodes"], connection=connection, chunk_images=2,
+            screen=STAND_INS["screen_but_on_bad_nodes"], connection=connection, images_per_piece=2,
             notes=notes, time_limit_s=lambda _images: 5.0,
         )  # fmt: skip
     assert {outcome.category for outcome in saved} == {"refused"}

@@ -285,7 +285,7 @@ def test_a_wrongly_turned_image_is_turned_on_request_and_shown_upright(desk: Des
     turn.click()
     desk.until_shown("The image was turned, but is still not suitable")
     made = screened(5, 0.9)
-    session.again = replace(made, ref=replace(made.ref, turn=Correction(90)), notes=(reason("turned_back"),))
+    session.again = replace(made, ref=replace(made.ref, correction=Correction(90)), notes=(reason("turned_back"),))
     turn.click()
     desk.until(lambda: "turned 90 degrees anticlockwise" in texts(panel))
     image = desk.bench.image

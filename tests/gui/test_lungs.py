@@ -24,7 +24,7 @@ WHOLE = CoordinateMap(600 / 40, 0.0, 512 / 40, 0.0)
 
 def found(**changes: Any) -> LungFields:
     """Lung fields over rows 150 to 450, columns 64 to 192 and 320 to 422."""
-    return lungs(pixel_map=WHOLE, rows=600, columns=512, **changes)
+    return lungs(cells_to_image=WHOLE, image_rows=600, image_columns=512, **changes)
 
 
 def with_lungs(

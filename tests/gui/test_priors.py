@@ -191,7 +191,7 @@ def test_blink_puts_the_prior_in_the_place_of_the_open_image_and_back(desk: Desk
 
 
 def test_the_difference_is_in_two_colours_inside_its_regions(desk: Desk, view: ComparisonView) -> None:
-    view.switches.set(difference_opacity=100)
+    view.switches.set(difference_opacity_percent=100)
     press(desk, Key.Key_D)
     viewer = desk.window.viewer
     # The middle of the first region, 140 and 200 of 512 in the frame, in pixels of the image and then of the view.
@@ -213,7 +213,7 @@ def test_a_difference_outside_regions_has_no_colour(desk: Desk, comparing: Compa
     answer = pair_comparison(regions=1)
     change = answer.aligned_pair.change.copy()
     change[300:302, 200:202] = 6.0
-    desk.rooms.priors.answer = replace(answer, aligned=replace(answer.aligned_pair, change=change))
+    desk.rooms.priors.answer = replace(answer, aligned_pair=replace(answer.aligned_pair, change=change))
     press(desk, Key.Key_E)
     compared(desk)
     colours = comparing.overlays.difference.image

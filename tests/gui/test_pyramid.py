@@ -113,7 +113,7 @@ def test_smoothing_keeps_an_even_map_and_the_place_of_a_peak() -> None:
 def test_the_map_covers_what_the_tensor_covered() -> None:
     # A tensor of 224 x 224 whose rows are 3 and columns 2 image pixels, cut 5 and 1 from the edges; 14 x 14 cells.
     seen = screened(1, 0.9)
-    seen = replace(seen, facts=replace(seen.facts, pixel_map=CoordinateMap(3.0, 5.0, 2.0, 1.0)))
+    seen = replace(seen, facts=replace(seen.facts, input_to_image=CoordinateMap(3.0, 5.0, 2.0, 1.0)))
     shown = heat_map.shown_map(seen, manifest())
     assert shown is not None
     assert shown.field_of_view == (1.0, 5.0, 448.0, 672.0)

@@ -126,7 +126,7 @@ def measure_drift(
     used = int(np.count_nonzero(np.asarray(run_counts) + np.asarray(reference_counts)))
     chance = _chi_squared_95(max(used - 1, 1)) * (1 / sum(run_counts) + 1 / sum(reference_counts))
     images, reference = sum(run_counts), sum(reference_counts)
-    levels = {"now": _level(quantity, run_counts), "before": _level(quantity, reference_counts)}
+    levels = {"run_value": _level(quantity, run_counts), "reference_value": _level(quantity, reference_counts)}
     limit = max(chance, EVIDENCE_DRIFT_LIMIT if quantity == "evidence" else MIN_NOTABLE_DRIFT)
     is_more = bool(p[-1] > q[-1])
     return Drift(

@@ -62,7 +62,7 @@ class PriorImageCard(QWidget):
         self.maps = HeatMapPair(comparing, translator)
         self.opacity = slider(switches.difference_opacity_percent)
         self.opacity.setAccessibleName(translator.text("Opacity of the difference colours"))
-        self.opacity.valueChanged.connect(lambda percent: switches.set(difference_opacity=percent))
+        self.opacity.valueChanged.connect(lambda percent: switches.set(difference_opacity_percent=percent))
         self._strength = QWidget()
         self.priors = choice_box((), accessible_name=translator.text("Prior images of this patient"))
         self.priors.setMinimumContentsLength(12)

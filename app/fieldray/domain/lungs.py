@@ -587,7 +587,7 @@ def _of_region(shares: NDArray[np.float32], threshold: int, pixel_map: Coordinat
     """Return values for two fields of `LungFields`: `region_bounds_px` and `compressed_region`."""
     fields, parts = remove_non_lung_parts(np.rint(255 * shares.clip(0, 1)).astype(np.uint8), threshold)
     reached = _extent(fields, threshold, pixel_map) if parts.any() else None
-    return {"region": reached, "compressed_region": CompressedShares.compress(fields, threshold)}
+    return {"region_bounds_px": reached, "compressed_region": CompressedShares.compress(fields, threshold)}
 
 
 def _extent(shares: NDArray[np.uint8], threshold: int, pixel_map: CoordinateMap) -> tuple[float, float, float, float]:

@@ -219,7 +219,7 @@ def _weight_connections(process: psutil.Process, client: Client) -> list[Any]:
 
 
 def test_a_node_that_does_not_see_the_images_is_named(client: Client, tmp_path: Path) -> None:
-    task = dataclasses.replace(task_in(tmp_path), arrays=tmp_path / "elsewhere" / "arrays.npz")
+    task = dataclasses.replace(task_in(tmp_path), arrays_path=tmp_path / "elsewhere" / "arrays.npz")
     with pytest.raises(UsageProblem, match=r"local/[12] cannot read"):
         list(_epochs(client, TrainingPlan(workers=2, mode="sync-split"), task))
 

@@ -44,7 +44,7 @@ from packs_factory import site_point
 _HASH: Final = "0123456789abcdef" * 4
 OF_REQUEST: Final = {"model_sha256": _HASH, "settings_hash": _HASH}
 _FINGERPRINT: Final = "-".join(["0123"] * 16)
-_LUNGS: Final = replace(lungs(), cut_off=("top",))
+_LUNGS: Final = replace(lungs(), cut_off_sides=("top",))
 
 
 # ---- files of the user's folder
@@ -158,7 +158,7 @@ def of_run() -> dict[str, Any]:
 @functools.cache
 def _rows() -> tuple[tuple[str, Mapping[str, Any]], ...]:
     """Return valid rows with their kind: results, runs, a verdict."""
-    results = (screened(), replace(screened(), lungs=_LUNGS), refused(), failed(image_ref("b", member="x", frame=2)))
+    results = (screened(), replace(screened(), lungs=_LUNGS), refused(), failed(image_ref("b", zip_member="x", frame=2)))
     run = {
         "id": 1,
         "spec": spec_text(run_spec()),

@@ -176,7 +176,7 @@ def _comparisons() -> tuple[Message, Message]:
     assert pair.aligned_pair
     problem, rejected = ComparisonProblem(reason=reason("compare_other_patients")), pair.aligned_pair.alignment
     return encode_message(pair), encode_message(
-        replace(pair, aligned=None, problem=problem, rejected_alignment=rejected, reliability=None)
+        replace(pair, aligned_pair=None, problem=problem, rejected_alignment=rejected, reliability=None)
     )
 
 

@@ -203,6 +203,6 @@ def test_a_longer_path_in_the_table_is_reported_with_the_screened_path(tmp_path:
 @pytest.mark.parametrize(("positive", "negative"), [("ІСТИНА", "ХИБНІСТЬ"), ("так", "ні"), ("Відхилення", "норма")])
 def test_ukrainian_class_names_are_understood(tmp_path: Path, positive: str, negative: str) -> None:
     text = f"image;label\nb.dcm;{positive}\nЗнімок.png;{negative}\n"
-    found = read(tmp_path, text, usual=usual_class_names())
+    found = read(tmp_path, text, known_names=usual_class_names())
     assert found.truth_by_image[str(tmp_path / "b.dcm")] and sorted(found.truth_by_image.values()) == [False, True]
     assert [note.code for note in found.notes] == ["audit_images_unlabelled"]

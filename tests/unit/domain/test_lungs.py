@@ -98,10 +98,10 @@ def test_the_lung_region_crop_includes_lungs_that_are_not_seen() -> None:
     size = {"rows": ROWS, "columns": COLUMNS, "margin": 0.1}
     whole = lungs().box(**size)
     for seen in (two_lungs(), white, np.zeros_like(white)):
-        assert lungs(seen, region=two_lungs()).box(**size, crop="lung_region") == whole
-        assert lungs(seen, region=two_lungs()).box(**size) == lungs(seen).box(**size)  # the plain lung crop
+        assert lungs(seen, region_shares=two_lungs()).box(**size, crop="lung_region") == whole
+        assert lungs(seen, region_shares=two_lungs()).box(**size) == lungs(seen).box(**size)  # the plain lung crop
         assert lungs(seen).box(**size, crop="lung_region") == lungs(seen).box(**size)  # the network has no lung region
-    assert lungs(region=np.zeros_like(white)).box(**size, crop="lung_region") == whole
+    assert lungs(region_shares=np.zeros_like(white)).box(**size, crop="lung_region") == whole
 
 
 def test_a_doubted_chest_with_a_mask_of_two_lungs_is_accepted() -> None:
@@ -195,10 +195,10 @@ def test_a_result_without_its_measurement_names_the_lung() -> None:
     found = lungs(shares)
     denser_opposite = LungMeasurement("upper", 0.8, 0.9)
     for by in (None, denser_opposite):
-        assert replace(found, unseen_by=by).read_first_reason == reason("left_lung_unseen")
+        assert replace(found, unseen_measurement=by).read_first_reason == reason("left_lung_unseen")
     assert {"left_lung_unseen", "right_lung_unseen", "lungs_unseen"} < READ_FIRST_CODES
     assert found.unseen_code == "left_lung_unseen"
-    assert replace(found, unseen=("left", "right"), unseen_by=None).read_first_reason == reason("lungs_unseen")
+    assert replace(found, unseen_lungs=("left", "right"), unseen_measurement=None).read_first_reason == reason("lungs_unseen")
     assert lungs().unseen_code == ""
 
 
@@ -291,7 +291,7 @@ def test_lungs_that_reach_the_border_are_cut_off(part: tuple[slice, slice], side
 
 def test_the_border_is_that_of_the_image_not_of_the_tensor() -> None:
     """A tall image has 10 padding columns on each side; the lungs reach the image's edge, not the tensor's."""
-    found = lungs(drawn(np.s_[10:30, 10:18]), pixel_map=CoordinateMap(20.0, 0.0, 20.0, -200.0))
+    found = lungs(drawn(np.s_[10:30, 10:18]), cells_to_image=CoordinateMap(20.0, 0.0, 20.0, -200.0))
     assert found.cut_off_sides == ("left",)
     # 160 cells of 20 x 20 pixels in an image of 800 x 400
     assert found.right_lung_area_share == pytest.approx(0.2)
@@ -375,7 +375,7 @@ def test_evidence_is_weighted_by_the_area_inside_the_lungs() -> None:
     # The same if that lung is not seen, but the network gives its region.
     white = np.where(np.arange(SIDE) < SIDE // 2, two_lungs(), np.float32(0))
     for region, share in ((None, 0.25 / 4), (two_lungs(), 0.2125)):
-        found = lungs(white, region=region)
+        found = lungs(white, region_shares=region)
         assert evidence_inside(evidence, cells, found, rows=ROWS, columns=COLUMNS) == pytest.approx(share)
 
 

@@ -100,7 +100,7 @@ def test_start_and_end_of_a_device_are_published(backend: str) -> None:
     events = Events()
     with engine_of(Behaviour().kind(), device=backend, publish=events) as engine:
         assert engine.next_device(MODEL) == backend
-    states = [(event.state, event.in_use, event.detail) for event in events.heard]
+    states = [(event.state, event.is_in_use, event.detail) for event in events.heard]
     assert states == [("starting", False, ""), ("ready", True, "fake"), ("stopped", False, "")]
 
 
@@ -127,7 +127,7 @@ def test_a_better_device_takes_over_while_the_cpu_goes_on() -> None:
         edgetpu.may_start.set()
         events.wait_for("edgetpu", "ready")
         assert run(engine, 9).backend == "edgetpu"
-    in_use = [(event.backend, event.in_use) for event in events.heard if event.state == "ready"]
+    in_use = [(event.backend, event.is_in_use) for event in events.heard if event.state == "ready"]
     assert in_use == [("cpu", True), ("edgetpu", True), ("cpu", False)]
 
 
@@ -365,7 +365,7 @@ def test_a_device_runs_the_first_model_and_the_cpu_the_others() -> None:
         assert run(engine, 3).backend == "edgetpu"
         with raises(BackendProblem, "again_other_pack"):
             engine.next_device(second)
-    said = [(event.state, event.in_use) for event in events.heard if event.backend == "cpu"]
+    said = [(event.state, event.is_in_use) for event in events.heard if event.backend == "cpu"]
     assert said == [("ready", True)]  # no events about models after the first
 
 

@@ -33,7 +33,7 @@ def backend_of(engine: Engine, level: int = 1) -> str:
 
 def in_use(events: Events) -> set[str]:
     """The devices in use, by the last event of each."""
-    return {name for name, is_used in {event.backend: event.in_use for event in events.heard}.items() if is_used}
+    return {name for name, is_used in {event.backend: event.is_in_use for event in events.heard}.items() if is_used}
 
 
 @pytest.mark.parametrize(

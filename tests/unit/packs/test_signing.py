@@ -166,7 +166,7 @@ def test_a_signing_key_that_others_can_read_or_change_is_refused(tmp_path: Path,
 # ---- trusted keys
 
 RAN = "c" * 64
-CHEST = {"pack_id": "chest", "content": RAN}
+CHEST = {"pack_id": "chest", "manifest_sha256": RAN}
 FIRST, SECOND = fingerprint_of(b"first"), fingerprint_of(b"second")
 
 

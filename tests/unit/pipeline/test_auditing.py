@@ -201,7 +201,7 @@ def test_a_run_is_compared_with_another_run_of_the_same_images(store: ResultStor
     detected, falsely, sensitivity, specificity = paired.figures[1:]
     assert detected.difference == sensitivity.difference > 0
     assert falsely.difference == pytest.approx(-specificity.difference) and falsely.difference > 0
-    assert json.loads(json.dumps(audit_json_values(report)))["compared"]["figures"][1]["of"] == "detected"
+    assert json.loads(json.dumps(audit_json_values(report)))["compared"]["figures"][1]["name"] == "detected"
     words = [row[0] for block in AuditText(report, Translator("uk")).pack_comparison_blocks()[1:] for row in block.rows]
     assert len(words) == 5
     for against, said in ((first, "two different runs"), (99, "Run 99 was not found")):

@@ -62,7 +62,7 @@ class Readers(FakeReaders):
         data, state = read_bytes_and_state(ref)
         assert self._stamps
         stamp = b"" if ref.zip_member else self._stamps.stamp_of_data(ref.path, data, state)
-        facts = replace(found.facts, content_sha256=hashlib.sha256(data).hexdigest(), stamp=stamp)
+        facts = replace(found.facts, content_sha256=hashlib.sha256(data).hexdigest(), file_stamp=stamp)
         return replace(found, facts=facts)
 
     def hash_file(self, ref: ImageRef) -> tuple[str, bytes]:

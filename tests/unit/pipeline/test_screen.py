@@ -178,7 +178,7 @@ class Noted(FakeReaders):
     def analyse(self, question: AnalysisRequest, *, model: Model | None) -> AnalysisResult:
         seen = super().analyse(question, model=model)
         values = np.full_like(seen.input_values, self._grey)
-        return replace(seen, values=values, facts=replace(seen.facts, notes=self._notes))
+        return replace(seen, input_values=values, facts=replace(seen.facts, notes=self._notes))
 
 
 @pytest.mark.parametrize("code", ["lower_part_dark", "little_detail"])

@@ -57,7 +57,7 @@ def test_the_export_row_of_an_unscreened_image_has_the_reason() -> None:
 
 
 def test_zip_member_and_frame_are_named() -> None:
-    ref = image_ref("study.zip", member="deep/image.png", frame=2, header=ImageHeader(number_of_frames=3))
+    ref = image_ref("study.zip", zip_member="deep/image.png", frame=2, header=ImageHeader(number_of_frames=3))
     line = image_result_values(refused(ref), pack="tiny-1.0.0", model_sha256="m" * 64)
     assert line["path"] == str(Path("/images/study.zip")) + "!deep/image.png"
     assert line["image"] == "image.png#2"

@@ -351,7 +351,7 @@ def last_group(made: Dataset) -> list[Dataset]:
 
 
 def test_the_prior_image_of_a_pair_is_referred_to(one: ScreenedOutcome, tmp_path: Path, highdicom: ModuleType) -> None:
-    (made,) = written(tmp_path, sr.EXPORTER, [one], pairs=(compared_with(one),))
+    (made,) = written(tmp_path, sr.EXPORTER, [one], prior_comparisons=(compared_with(one),))
     items = last_group(made)
     images = [item.ReferencedSOPSequence[0].ReferencedSOPInstanceUID for item in items if item.ValueType == "IMAGE"]
     assert images == [one.ref.header.sop_instance_uid, "1.2.840.7.3"]
@@ -372,7 +372,7 @@ def test_a_pair_that_was_not_comparable_is_named_with_the_reason(one: ScreenedOu
     pair = compared_with(
         one, similarity=None, regions=(), not_comparable_reason=reason("compare_unlike"), patient_match="other"
     )
-    (made,) = written(tmp_path, sr.EXPORTER, [one], pairs=(pair,))
+    (made,) = written(tmp_path, sr.EXPORTER, [one], prior_comparisons=(pair,))
     items = last_group(made)
     assert not [item for item in items if item.ValueType == "NUM"]
     said = " ".join(item.TextValue for item in items if item.ValueType == "TEXT")
@@ -382,7 +382,7 @@ def test_a_pair_that_was_not_comparable_is_named_with_the_reason(one: ScreenedOu
 
 def test_a_prior_without_uids_is_named_by_its_day_alone(one: ScreenedOutcome, tmp_path: Path) -> None:
     bare = replace(compared_with(one).prior_header, sop_instance_uid="", study_date="<b>")
-    (made,) = written(tmp_path, sr.EXPORTER, [one], pairs=(compared_with(one, prior=bare, has_dicom_prior=False),))
+    (made,) = written(tmp_path, sr.EXPORTER, [one], prior_comparisons=(compared_with(one, prior_header=bare, has_dicom_prior=False),))
     items = last_group(made)
     assert len([item for item in items if item.ValueType == "IMAGE"]) == 1
     assert "PertinentOtherEvidenceSequence" not in made
@@ -392,8 +392,8 @@ def test_a_prior_without_uids_is_named_by_its_day_alone(one: ScreenedOutcome, tm
 
 def test_a_comparison_changes_only_the_uid_of_its_own_image(one: ScreenedOutcome, tmp_path: Path) -> None:
     (plain,) = written(tmp_path / "1", sr.EXPORTER, [one])
-    (other,) = written(tmp_path / "2", sr.EXPORTER, [one], pairs=(compared_with(one, current="f" * 64),))
-    (made,) = written(tmp_path / "3", sr.EXPORTER, [one], pairs=(compared_with(one),))
+    (other,) = written(tmp_path / "2", sr.EXPORTER, [one], prior_comparisons=(compared_with(one, current_sha256="f" * 64),))
+    (made,) = written(tmp_path / "3", sr.EXPORTER, [one], prior_comparisons=(compared_with(one),))
     assert plain.SOPInstanceUID == other.SOPInstanceUID != made.SOPInstanceUID
     assert plain == other
 

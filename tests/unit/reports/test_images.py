@@ -42,7 +42,7 @@ from tiny_models import tiny_manifest
 def image(**changes: Any) -> ScreenedOutcome:
     """An outcome of an image of 800 x 400 with lungs and a class map of 2 x 4 cells over all of it; tensor 64 x 64."""
     facts = replace(
-        read_facts(), rows=ROWS, columns=COLUMNS, pixel_map=CoordinateMap(ROWS / 64, 0.0, COLUMNS / 64, 0.0)
+        read_facts(), rows=ROWS, columns=COLUMNS, input_to_image=CoordinateMap(ROWS / 64, 0.0, COLUMNS / 64, 0.0)
     )
     maps = np.full((1, 2, 4), -4.0, np.float32)
     maps[0, 1, 0] = 6.0

@@ -103,7 +103,7 @@ def test_missing_images_are_counted_separately(store: ResultStore) -> None:
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda q: q.summaries(),
+        lambda q: q.run_summaries(),
         lambda q: q.quality_by_day(since_s=0.0),
         lambda q: q.preview("a" * 64, frame=0),
         lambda q: list(q.result_briefs(1)),

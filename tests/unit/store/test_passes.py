@@ -61,7 +61,7 @@ def test_images_in_an_unreadable_folder_stay_listed(store: ResultStore) -> None:
 
 
 def test_members_of_an_unreadable_zip_stay_listed(store: ResultStore) -> None:
-    members = [dataclasses.replace(image("a.zip"), ref=image_ref("a.zip", member=name)) for name in ("1.dcm", "2.dcm")]
+    members = [dataclasses.replace(image("a.zip"), ref=image_ref("a.zip", zip_member=name)) for name in ("1.dcm", "2.dcm")]
     several = image_ref("frames.dcm", frame=1, header=ImageHeader(number_of_frames=2))
     save_run(store, *members, dataclasses.replace(image("frames.dcm"), ref=several), image("4.dcm", "d"))
     unread = [dataclasses.replace(failed(image_ref(name)), stage="discover") for name in ("a.zip", "frames.dcm")]
@@ -71,7 +71,7 @@ def test_members_of_an_unreadable_zip_stay_listed(store: ResultStore) -> None:
 
 
 def test_members_removed_from_a_zip_are_missing_despite_duplicate_names(store: ResultStore) -> None:
-    save_run(store, dataclasses.replace(image("a.zip"), ref=image_ref("a.zip", member="1.dcm")))
+    save_run(store, dataclasses.replace(image("a.zip"), ref=image_ref("a.zip", zip_member="1.dcm")))
     doubled = reason("double_members", count=1, file="2.dcm")
     outcome = dataclasses.replace(failed(image_ref("a.zip")), stage="discover", reason=doubled)
     assert store.finish_run(save_run(store, outcome)) == 1
@@ -174,10 +174,10 @@ def test_similar_names_of_files_members_and_frames_have_separate_rows(store: Res
     several = ImageHeader(number_of_frames=3)
     refs = [
         image_ref("a.zip!b.dcm"),
-        image_ref("a.zip", member="b.dcm"),
+        image_ref("a.zip", zip_member="b.dcm"),
         image_ref("a.zip!b.dcm#1"),
-        image_ref("a.zip", member="b.dcm", frame=1, header=several),
-        image_ref("a.zip", member="b.dcm#1"),
+        image_ref("a.zip", zip_member="b.dcm", frame=1, header=several),
+        image_ref("a.zip", zip_member="b.dcm#1"),
         image_ref("c.dcm#2"),
         image_ref("c.dcm", frame=2, header=several),
     ]

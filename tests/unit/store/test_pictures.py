@@ -191,7 +191,7 @@ def test_pictures_are_stored_unturned_and_shown_turned_like_the_result(tmp_path:
     """Pictures belong to the content, of which one result may be turned and another not."""
     facts = replace(read_facts(), preview=b"JPEG as the file lies")
     assert facts.thumbnail is not None
-    turned = screened(image_ref(turn=Correction(90)))
+    turned = screened(image_ref(correction=Correction(90)))
     lying = replace(turned, ref=image_ref(), facts=replace(facts, thumbnail=np.rot90(facts.thumbnail, -1)))
     for name, order in (("first", (turned, lying)), ("last", (lying, turned))):
         with ResultStore(tmp_path / name / "results.sqlite") as store:

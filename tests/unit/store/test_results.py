@@ -44,7 +44,7 @@ def as_values(outcome: Outcome) -> object:
 
 
 KEPT = {"evidence_inside": 0.25, "latency_ms": 1.5, "quality": ("lungs_low",), "compressed_region": None}
-MIRRORED = replace(lungs(mirrored=0.9, region=two_lungs()), **KEPT)
+MIRRORED = replace(lungs(mirrored=0.9, region_shares=two_lungs()), **KEPT)
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ MIRRORED = replace(lungs(mirrored=0.9, region=two_lungs()), **KEPT)
         replace(refused(), facts=read_facts()),
         failed(),
         failed(image_ref(problem=reason("empty"), kind="unknown")),
-        refused(image_ref(member="folder/знімок.dcm", frame=2, header=ImageHeader(number_of_frames=3))),
+        refused(image_ref(zip_member="folder/знімок.dcm", frame=2, header=ImageHeader(number_of_frames=3))),
         screened(image_ref("not-unicode-\udcff.dcm")),
-        screened(image_ref(turn=Correction(90, inverts_grey=True))),
+        screened(image_ref(correction=Correction(90, inverts_grey=True))),
         replace(screened(), lungs=MIRRORED, notes=(reason("perhaps_mirrored"), reason("evidence_outside", percent=25))),
         replace(refused(), reason=reason("rotated"), lungs=lungs(rotated_90=0.9)),
     ],

@@ -143,7 +143,7 @@ def test_a_run_is_resumed_only_with_the_same_packs(store: ResultStore) -> None:
 
 
 def test_a_file_has_a_stamp_for_each_pack_that_did_not_fail(store: ResultStore) -> None:
-    facts = replace(screened().facts, stamp=b"stamp")
+    facts = replace(screened().facts, file_stamp=b"stamp")
     run_id = store.open_run(BOTH)
     failed = replace(scored("a.dcm", 0.1), facts=facts)
     store.save_image(run_id, failed, replace(refused(image_ref("a.dcm")), facts=facts), spec=BOTH)

@@ -29,7 +29,7 @@ OTHER = run_spec(paths=("/other",))
 
 def stamped(name: str, stamp: bytes = b"stamp", *, score: float = 0.8) -> ScreenedOutcome:
     made = screened(image_ref(name), score=score)
-    return dataclasses.replace(made, facts=dataclasses.replace(made.facts, stamp=stamp))
+    return dataclasses.replace(made, facts=dataclasses.replace(made.facts, file_stamp=stamp))
 
 
 def listed(store: ResultStore, run_id: int) -> list[tuple[str, bool]]:

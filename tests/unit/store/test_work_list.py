@@ -154,7 +154,7 @@ def test_filters_of_class_device_and_verdict_can_be_combined(store: ResultStore,
         has = [row_id for row_id in listed(query, run_id) if verdict_passes(choices.get(row_id), wanted)]  # type: ignore[arg-type]
         assert listed(query, run_id, verdict=wanted) == has
     assert listed(query, run_id, verdict="given", backend="cpu", text="zorn") == [3]
-    assert listed(query, run_id, verdict="none", category="abnormal", kept_row_ids=frozenset({5})) == [5, 6]
+    assert listed(query, run_id, verdict="none", category="abnormal", always_shown_row_ids=frozenset({5})) == [5, 6]
 
 
 def test_a_verdict_on_a_replaced_result_is_not_filtered(store: ResultStore, query: HistoryQuery) -> None:
@@ -307,7 +307,7 @@ def test_the_next_unread_image_is_searched_below_then_from_the_top(store: Result
     assert [query.next_unread(run_id, rows, index) for index in (-1, 0, 2, 4)] == [3, 6, 1, 3]
     assert query.next_unread(run_id, np.array([5, 1], np.int64), 1) is None
     assert sorted(listed(query, run_id, verdict="unread")) == [1, 2, 3, 4, 6, 7]
-    assert 5 in listed(query, run_id, verdict="unread", kept_row_ids=frozenset({5}))
+    assert 5 in listed(query, run_id, verdict="unread", always_shown_row_ids=frozenset({5}))
     assert listed(query, run_id, verdict="given") == [8]
     assert 5 in listed(query, run_id, verdict="none")
     assert [image.most_urgent_result.is_read for image in query.images([3, 5, 8])] == [False, True, True]
