@@ -252,7 +252,7 @@ def test_a_card_has_the_counts_of_an_audit() -> None:
     )
     point = choose_operating_point(wanted, label="x", validation=_evaluated(6))
     found = part_figures({"high": cases}, points=[point])
-    audited = compute_audit(cases, [point], rule=CountingRule(unit="image", referral="above"))
+    audited = compute_audit(cases, [point], rule=CountingRule(unit="image", refers="above"))
     (at,), own = audited.points, found.points["high"]
     assert (own.detected, own.falsely_referred) == (at.detected_share, at.falsely_referred_share)
     assert (own.sensitivity, own.specificity) == (at.sensitivity, at.specificity)

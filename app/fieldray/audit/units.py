@@ -119,7 +119,7 @@ class CountingRule:
     """
 
     unit: Unit = "image"
-    referral: ReferralRule = "above"
+    refers: ReferralRule = "above"
 
     def group_into_units(self, cases: Iterable[Case]) -> list[Case]:
         """Group the images into units.
@@ -136,14 +136,14 @@ class CountingRule:
 
     def referral_score(self, point: OperatingPoint) -> float:
         """Return the lowest calibrated score (0..1) with which an operating point refers a unit."""
-        return point.threshold if self.referral == "above" else point.unsure_low
+        return point.threshold if self.refers == "above" else point.unsure_low
 
     def referral_score_at(self, threshold: float, base_point: OperatingPoint | None) -> float:
         """Return the lowest calibrated score (0..1) with which a unit is referred at a given threshold.
 
         base_point  an operating point whose uncertain zone is moved to the threshold; None for no zone
         """
-        return threshold if self.referral == "above" else shifted_uncertain_zone(base_point, threshold)[0]
+        return threshold if self.refers == "above" else shifted_uncertain_zone(base_point, threshold)[0]
 
     def threshold_for_referral_score(self, referral_score: float, base_point: OperatingPoint | None) -> float:
         """Return the threshold that refers exactly the units with a score of `referral_score` (0..1) or more.
@@ -152,7 +152,7 @@ class CountingRule:
 
         base_point  an operating point whose uncertain zone is moved to the threshold; None for no zone
         """
-        if self.referral == "above" or base_point is None or base_point.unsure_low in (0, 1, base_point.threshold):
+        if self.refers == "above" or base_point is None or base_point.unsure_low in (0, 1, base_point.threshold):
             return referral_score
         return max(_shifted(referral_score, of=base_point.unsure_low, to=base_point.threshold), referral_score)
 

@@ -101,7 +101,7 @@ def audit_run(database: Path, pack_in_run: PackOfRun, request: AuditRequest, *, 
         reference = _reference(judged, request, label)
         cases = list(make_cases(judged.results(), reference, label=label))
         unit = request.unit or ("patient" if any(case.has_known_patient for case in cases) else "image")
-        rule = CountingRule(unit=unit, referral=request.referral_rule)
+        rule = CountingRule(unit=unit, refers=request.referral_rule)
         points = _points(judged, label, model)
         found = compute_audit(cases, points, rule=rule, prevalence=request.prevalence, readers=reference.reader_labels)
         paired = _paired(judged, cases, label, request.compared_pack, rule)
@@ -230,7 +230,7 @@ def adopt_local_point(
         images=proposal.image_count,
         patients=proposal.patient_count,
         counted=proposal.rule.unit,
-        refers=proposal.rule.referral,
+        refers=proposal.rule.refers,
         chosen_by=person.strip(),
         chosen_on=day.isoformat(),
     )

@@ -188,4 +188,4 @@ def rule_text(translator: Translator, rule: CountingRule) -> str:
         text("One referred image is enough to refer the patient or the examination.") if rule.unit != "image" else ""
     )
     never = text("Images that are not suitable or that failed have no score. These images count as not referred.")
-    return " ".join(filter(None, (counted[rule.unit], each[rule.referral], any_of, never)))
+    return " ".join(filter(None, (counted[rule.unit], each[rule.refers], any_of, never)))

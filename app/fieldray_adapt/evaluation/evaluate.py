@@ -339,13 +339,13 @@ def with_measured_figures(
     )
 
 
-CARD_COUNTING_RULE: Final = CountingRule(unit="image", referral="above")
+CARD_COUNTING_RULE: Final = CountingRule(unit="image", refers="above")
 """The rule by which the figures of a model card are counted, in the form of an audit rule.
 
 Images are counted, not patients. An image counts as referred if its score is at or above the threshold, or if its class
 is Read first.
 """
-_RULE_WITH_UNSURE: Final = CountingRule(unit="image", referral="unsure")
+_RULE_WITH_UNSURE: Final = CountingRule(unit="image", refers="unsure")
 
 
 def part_figures(cases: Mapping[str, Sequence[Case]], *, points: Sequence[OperatingPoint]) -> PartFigures:

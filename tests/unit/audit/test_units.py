@@ -28,7 +28,7 @@ from fieldray.domain.metrics import COUNTING_UNITS, ReferralRule, Unit
 from fieldray.reasons import reason
 from outcomes import POINT
 
-RULES = [CountingRule(unit=unit, referral=refers) for unit, refers in product(COUNTING_UNITS, ("above", "unsure"))]  # type: ignore[arg-type]
+RULES = [CountingRule(unit=unit, refers=refers) for unit, refers in product(COUNTING_UNITS, ("above", "unsure"))]  # type: ignore[arg-type]
 
 
 def image(number: int, score: float | None, truth: bool, category: Category, **known: object) -> Case:
@@ -92,7 +92,7 @@ def everything(
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.unit}-{rule.refers}")
 def test_table_plan_and_proposal_count_the_same(rule: CountingRule) -> None:
     cases = drawn()
-    edge = 0.5 if rule.referral == "above" else 0.4
+    edge = 0.5 if rule.refers == "above" else 0.4
     found, proposal, planned = everything(cases, rule)
     units = counted(cases, rule.unit, edge)
     at, step = found.points[0], planned.rows_by_subgroup[ALL_UNITS_SUBGROUP][0.5]
@@ -168,7 +168,7 @@ def test_uncertain_units_are_a_column_with_a_price_of_their_own() -> None:
 def test_an_aim_that_no_threshold_reaches_is_reported(refers: ReferralRule) -> None:
     cases = [image(n, None, True, "refused") for n in range(3)] + [image(9, 0.7, True, "abnormal")]
     cases += [image(20 + n, 0.2, False, "read_first") for n in range(3)] + [image(30, 0.1, False, "normal")]
-    rule = CountingRule(referral=refers)
+    rule = CountingRule(refers=refers)
     for wanted in (ProposalGoal(sensitivity=0.9), ProposalGoal(specificity=0.9)):
         proposal = propose_operating_point(cases, label="opacity", base_point=POINT, rule=rule, wanted=replace(wanted))
         assert not proposal.reaches_goal and 0 <= proposal.threshold <= 1
