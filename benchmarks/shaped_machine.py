@@ -58,7 +58,7 @@ class _Machine:
     def learn(self, **network: Any) -> Any:
         """Set the network for the next gradients, from the arguments of `_Learner`. Returns the number of weights."""
         self._learner = _Learner(**network)
-        return self._learner.layout.size
+        return self._learner.layout.element_count
 
     def gradients(self, repeats: int) -> Any:
         """Measure the time of a gradient, of a step without transfers, and the CPU time of a gradient, `repeats` times.
@@ -67,13 +67,13 @@ class _Machine:
         """
         from fieldray_cluster.training.tasks import TrainingPlan
 
-        replica, layout = self._learner.open(), self._learner.layout
+        replica, layout = self._learner.open_replica(), self._learner.layout
         values, times = layout.to_vector(replica.weights()), list[tuple[float, float, float]]()
         for step in range(repeats):
             began_s = time.perf_counter()
             replica.set_weights(layout.to_weights(values))
             set_s, used_s = time.perf_counter(), time.process_time()
-            taken = replica.gradient(0, step % self._learner.batches, TrainingPlan(), 0)
+            taken = replica.gradient(0, step % self._learner.batch_count, TrainingPlan(), 0)
             taken_s, used_s = time.perf_counter(), time.process_time() - used_s
             layout.to_vector(taken.gradient)
             times.append((taken_s - set_s, time.perf_counter() - began_s, used_s))
@@ -86,7 +86,10 @@ class _Machine:
         layout = self._learner.layout
         values = layout.to_vector(self._learner.first_weights())
         shard = Shard(
-            ShardState.initial(values), layout=layout, ranges=layout.ranges(1, evenly=True)[0], rule=self._learner.rule
+            ShardState.initial(values),
+            layout=layout,
+            ranges=layout.shard_ranges(1, evenly=True)[0],
+            rule=self._learner.update_rule,
         )
         times = list[float]()
         for _ in range(repeats + 1):
@@ -101,9 +104,13 @@ class _Machine:
 
         made, task = _plan(plan), self._learner or _StandIn(0.0, batches, elements)
         layout = task.layout
-        runs = layout.ranges(made.server_count, evenly=True)[share]
+        runs = layout.shard_ranges(made.server_count, evenly=True)[share]
         service = ServerSettings(
-            layout=layout, ranges=runs, rule=task.rule, plan=made, updates_per_epoch=made.updates_per_epoch(batches)
+            layout=layout,
+            ranges=runs,
+            rule=task.update_rule,
+            plan=made,
+            updates_per_epoch=made.updates_per_epoch(batches),
         )
         state = ShardState.initial(layout.to_vector(task.first_weights())).part(runs)
         served = ShardServer(service, state, host=self._host, token=token)
@@ -125,7 +132,7 @@ class _Machine:
         from fieldray_cluster.training.worker import WorkerSpec, compute_gradients
 
         made, task = _plan(plan), self._learner or cast(Any, _StandIn(gradient_s, batches, elements))
-        placed = task.layout.ranges(made.server_count, evenly=True)
+        placed = task.layout.shard_ranges(made.server_count, evenly=True)
         spec = WorkerSpec(
             task=task,
             plan=made,
@@ -169,17 +176,17 @@ class _StandIn:
     """A training task without a network: a gradient takes `gradient_s` seconds, and all of its values are 0."""
 
     gradient_s: float
-    batches: int
+    batch_count: int
     elements: int
     epochs: int = 1
     images_per_batch: tuple[int, ...] = (64,)
 
     @property
-    def arrays(self) -> Path:
+    def arrays_path(self) -> Path:
         raise FileNotFoundError("nothing is learnt from")
 
     @property
-    def rule(self) -> Any:
+    def update_rule(self) -> Any:
         from fieldray_cluster.training.shard import UpdateRule
 
         return UpdateRule(weight_decay=0.0, updates_per_averaging=2**30)
@@ -193,7 +200,7 @@ class _StandIn:
     def learning_rate(self, _epoch: int, _share: float) -> float:
         return 1e-3
 
-    def open(self) -> Any:
+    def open_replica(self) -> Any:
         return self
 
     def first_weights(self) -> dict[str, Any]:
@@ -248,7 +255,7 @@ class _Learner:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._task, name)
 
-    def open(self) -> Any:
+    def open_replica(self) -> Any:
         self._replica = self._replica or self._task.open_replica()
         return self._replica
 

@@ -165,11 +165,11 @@ def _by_size(
     return {name: {"int8": parameter_count(network) * 1e-6} for name, (network, _) in networks.items()}
 
 
-def _by_name(network: Network, *, folder: Path, say: Callable[[], None], **_: object) -> Conversion:
+def _by_name(network: Network, *, folder: Path, on_start: Callable[[], None], **_: object) -> Conversion:
     """Fake tester: accuracy depends on size. Like the real one, it does not repeat finished work."""
     if not folder.exists():
         folder.mkdir(parents=True)
-        say()
+        on_start()
     return Conversion(b"", 1 - parameter_count(network[0]) * 1e-9, 0.5)
 
 

@@ -101,9 +101,9 @@ def _train(
         "validation": bright_or_dark(20),
         "schedule": SCHEDULE,
         "augmentation": Augmentation(shift=0.05, gamma=0.2),
-        "settings": EngineSettings(threads=1),
-        "engine": ENGINE,
-        "start_share": 0.0,
+        "engine_settings": EngineSettings(threads=1),
+        "engine_name": ENGINE,
+        "starting_weights_share": 0.0,
         **changed,
     }
     options = TrainingOptions(**{field.name: given.pop(field.name) for field in fields(TrainingOptions)})
@@ -248,7 +248,7 @@ def test_a_training_that_differs_in_anything_does_not_resume_another(tmp_path, m
         "split": {"validation": bright_or_dark(22)},
         "augmentation": {"augmentation": Augmentation(shift=0.05, gamma=0.3)},
         "weights": {"weights": initial_weights(NETWORK, seed=2)},
-        "weight decay": {"settings": EngineSettings(threads=1, weight_decay=0.01)},
+        "weight decay": {"engine_settings": EngineSettings(threads=1, weight_decay=0.01)},
     }
     with pytest.raises(Killed):
         _train(tmp_path / "killed", stop_after=1)

@@ -175,7 +175,12 @@ class Begun:
 
         with self.folder.open_image_list() as images:
             told = {"save": save, "progress": progress.append, "on_message": note}
-            choices = {"images_per_piece": 4, "screen": STAND_INS["screen"], "check_node": STAND_INS["inspect"], **options}
+            choices = {
+                "images_per_piece": 4,
+                "screen": STAND_INS["screen"],
+                "check_node": STAND_INS["inspect"],
+                **options,
+            }
             pieces = PieceOptions(**choices)  # type: ignore[arg-type]
             archive = ArchiveDriver(self.folder, self.request, images, **told, options=pieces)  # type: ignore[arg-type]
             archive.run(connection)

@@ -111,9 +111,9 @@ def make_cases(results: Iterable[StoredResult], reference: ReferenceLabels, *, l
 class CountingRule:
     """The rule of an audit: the unit that is counted, and the score from which a unit is referred.
 
-    unit      an image, an examination or a patient
-    referral  "above": a unit is referred if the score is at or above the threshold. "unsure": a unit is referred if the
-              score is at or above the lower end of the uncertain zone
+    unit    an image, an examination or a patient
+    refers  "above": a unit is referred if the score is at or above the threshold. "unsure": a unit is referred if the
+            score is at or above the lower end of the uncertain zone
 
     A unit to be read first is always referred. Any other unit without a score is not referred.
     """

@@ -346,7 +346,7 @@ class PruningStudy:
             images=images,
             test=self._parts.test,
             settings=self._training_settings,
-            say=lambda: self._say(f"converting and testing {name}"),
+            on_start=lambda: self._say(f"converting and testing {name}"),
         )
 
     def _table(self, run: PruningRunRecipe, rows: Mapping[str, NetworkFigures]) -> PruningRun:

@@ -259,10 +259,8 @@ def train_groups(
             weight.append(sum(share.get(name, 1.0) for name in names))
     trained = _mean(weight, [own for own, _ in parts])
     mean = _mean([1 - options.starting_weights_share, options.starting_weights_share], [trained, weights])
-    last, history = (
-        open_engine(specification, mean, settings=options.engine_settings, name=options.engine_name),
-        parts[-1][1],
-    )
+    last = open_engine(specification, mean, settings=options.engine_settings, name=options.engine_name)
+    history = parts[-1][1]
     recalibrate_batchnorm(last, specification, training, schedule=schedule, augmentation=options.augmentation)
     averaged = last.weights()
     areas = validation_aucs(last, averaged, validation)

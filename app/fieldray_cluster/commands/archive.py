@@ -110,9 +110,7 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
     with ArchiveFolder(options.out) as folder:
         folder.store_request(request)
         try:
-            make_image_list(
-                folder, paths, settings, progress=lambda count: console.show_bar(f"Listing images: {count}")
-            )
+            make_image_list(folder, paths, settings, progress=lambda n: console.show_bar(f"Listing images: {n}"))
         except UsageProblem as problem:
             if problem.reason.code != "no_image_in":
                 raise

@@ -204,8 +204,8 @@ class _Work:
             replica.set_weights(spec.layout.to_weights(self._values))
             batch = plan.batch_index(batches, spec.worker_index, own)
             header: dict[str, Any] = {
-                "number": number,
-                "weight": 0.0,
+                "gradient_index": number,
+                "averaging_weight": 0.0,
                 "learning_rate": spec.task.learning_rate(epoch, own / per_epoch),
             }
             gradient = np.zeros(spec.layout.element_count, np.float32)
@@ -214,7 +214,7 @@ class _Work:
                 if not math.isfinite(taken.loss):
                     return WorkerResult(diverged_at=(epoch + 1, batch + 1))
                 gradient = spec.layout.to_vector(taken.gradient)
-                header |= {"weight": taken.averaging_weight, "loss": taken.loss}
+                header |= {"averaging_weight": taken.averaging_weight, "loss": taken.loss}
             number += 1
             with _raising_if_lost():
                 self._exchange(header, gradient, is_last=number == last)
@@ -261,7 +261,7 @@ class _Work:
             gradient = clip_gradient(gradient, spec.layout, spec.task.update_rule.clip_norm)
 
         def exchange(index: int) -> None:
-            message = {**header, "worker": spec.worker_index, "version": self._versions[index]}
+            message = {**header, "worker_index": spec.worker_index, "version": self._versions[index]}
             own = gather(gradient, self._runs[index])
             request, channel = {"gradient": message, "wants_weights": not is_last}, self._channels[index]
             if spec.plan.takes_turns:

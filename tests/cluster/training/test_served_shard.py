@@ -61,7 +61,13 @@ def _pull(channel: Channel) -> tuple[int, int]:
 
 
 def _push(channel: Channel, *, worker: int, number: int, version: int, count: int = 4) -> None:
-    header = {"worker": worker, "number": number, "version": version, "weight": 1.0, "learning_rate": 0.1}
+    header = {
+        "worker_index": worker,
+        "gradient_index": number,
+        "version": version,
+        "averaging_weight": 1.0,
+        "learning_rate": 0.1,
+    }
     channel.send({"gradient": header}, np.ones(count, np.float32))
 
 

@@ -158,7 +158,12 @@ def of_run() -> dict[str, Any]:
 @functools.cache
 def _rows() -> tuple[tuple[str, Mapping[str, Any]], ...]:
     """Return valid rows with their kind: results, runs, a verdict."""
-    results = (screened(), replace(screened(), lungs=_LUNGS), refused(), failed(image_ref("b", zip_member="x", frame=2)))
+    results = (
+        screened(),
+        replace(screened(), lungs=_LUNGS),
+        refused(),
+        failed(image_ref("b", zip_member="x", frame=2)),
+    )
     run = {
         "id": 1,
         "spec": spec_text(run_spec()),

@@ -34,7 +34,12 @@ ONE, OTHER = Path("/one"), Path("/other")
 
 def listed(pack_id: str, *, version: str = "1.0.0", key: str = "", **changes: object) -> PackCandidate:
     """A pack in a listing; with `key` it is of another signer."""
-    about = {"pack_id": pack_id, "version": version, "trust": "trusted" if key else "builtin", "is_namesake_of_shipped": bool(key)}
+    about = {
+        "pack_id": pack_id,
+        "version": version,
+        "trust": "trusted" if key else "builtin",
+        "is_namesake_of_shipped": bool(key),
+    }
     described = manifest(pack_id=pack_id, version=version, accepted=HeaderRules(ages_years=AGES[pack_id]))
     return candidate(f"/{pack_id}-{version}{key}", **about, fingerprint=key, manifest=described, **changes)
 

@@ -241,7 +241,9 @@ def test_an_outcome_has_notes_on_what_a_person_overruled() -> None:
     assert notes_of(refused()) == notes_of(failed()) == override_notes(failed()) == ()
 
 
-@pytest.mark.parametrize("extra", [{"preview": b"jpeg"}, {"file_stamp": b"file_stamp"}, {"preview": b"jpeg", "file_stamp": b"file_stamp"}])
+@pytest.mark.parametrize(
+    "extra", [{"preview": b"jpeg"}, {"file_stamp": b"file_stamp"}, {"preview": b"jpeg", "file_stamp": b"file_stamp"}]
+)
 def test_without_preview_drops_preview_and_stamp_only(extra: dict[str, bytes]) -> None:
     made = screened()
     assert without_preview(made) is made

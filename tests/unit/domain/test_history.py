@@ -19,7 +19,13 @@ OTHER = replace(RUN, run_id=2)
 
 
 def brief(content: str, category: Category = "normal", score: float | None = 0.5, **changes: object) -> ResultBrief:
-    values = {"row_id": 1, "image_key": b"/a", "image_name": f"/images/{content}", "content_sha256": content, "frame": 0}
+    values = {
+        "row_id": 1,
+        "image_key": b"/a",
+        "image_name": f"/images/{content}",
+        "content_sha256": content,
+        "frame": 0,
+    }
     return ResultBrief(**{**values, "category": category, "score": score, "label": "opacity", **changes})
 
 
@@ -81,7 +87,12 @@ def test_differences_list_class_changes_first_then_larger_score_changes() -> Non
 
 
 def test_images_are_matched_by_content_and_frame() -> None:
-    first = [brief("a", image_name="/old/a"), brief("a", image_name="/old/copy"), brief("a", frame=1), brief("", image_name="/gone")]
+    first = [
+        brief("a", image_name="/old/a"),
+        brief("a", image_name="/old/copy"),
+        brief("a", frame=1),
+        brief("", image_name="/gone"),
+    ]
     second = [brief("a", image_name="/new/b"), brief("", image_name="/gone"), brief("", image_name="/other")]
     found = compare_runs(RUN, first, OTHER, second)
     assert [(pair.first.image_name, pair.second.image_name) for pair in found.pairs] == [

@@ -198,7 +198,9 @@ def test_a_result_without_its_measurement_names_the_lung() -> None:
         assert replace(found, unseen_measurement=by).read_first_reason == reason("left_lung_unseen")
     assert {"left_lung_unseen", "right_lung_unseen", "lungs_unseen"} < READ_FIRST_CODES
     assert found.unseen_code == "left_lung_unseen"
-    assert replace(found, unseen_lungs=("left", "right"), unseen_measurement=None).read_first_reason == reason("lungs_unseen")
+    assert replace(found, unseen_lungs=("left", "right"), unseen_measurement=None).read_first_reason == reason(
+        "lungs_unseen"
+    )
     assert lungs().unseen_code == ""
 
 

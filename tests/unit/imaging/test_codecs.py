@@ -203,7 +203,14 @@ LARGE = chest_phantom(823, 720, 7, abnormal=True)
 def _runs(header: tuple[int, ...], packed: bytes) -> Frame:
     """A frame of 3 x 4 values of 8 bits."""
     source = struct.pack("<16I", *header, *([0] * (16 - len(header)))) + packed
-    size = {"rows": 3, "columns": 4, "samples_per_pixel": 1, "bits_allocated": 8, "bits_stored": 8, "unused_low_bits": 0}
+    size = {
+        "rows": 3,
+        "columns": 4,
+        "samples_per_pixel": 1,
+        "bits_allocated": 8,
+        "bits_stored": 8,
+        "unused_low_bits": 0,
+    }
     return Frame(
         transfer_syntax=RLELossless,
         is_signed=False,

@@ -234,7 +234,9 @@ def _taken(
     pixels = np.random.default_rng(1).integers(80, 180, (side, side)).astype(np.uint8)
     pixels[0, :2] = 0, 255
     image = Image(pixels=grey(pixels))
-    found = lungs(inside.astype(np.float32), cells_to_image=CoordinateMap(1.0, 0.0, 1.0, 0.0), image_rows=side, image_columns=side)
+    found = lungs(
+        inside.astype(np.float32), cells_to_image=CoordinateMap(1.0, 0.0, 1.0, 0.0), image_rows=side, image_columns=side
+    )
     assert not found.unseen_lungs and not found.refusal
     return lung_quality_notes(image, found)
 

@@ -382,7 +382,9 @@ def test_a_pair_that_was_not_comparable_is_named_with_the_reason(one: ScreenedOu
 
 def test_a_prior_without_uids_is_named_by_its_day_alone(one: ScreenedOutcome, tmp_path: Path) -> None:
     bare = replace(compared_with(one).prior_header, sop_instance_uid="", study_date="<b>")
-    (made,) = written(tmp_path, sr.EXPORTER, [one], prior_comparisons=(compared_with(one, prior_header=bare, has_dicom_prior=False),))
+    (made,) = written(
+        tmp_path, sr.EXPORTER, [one], prior_comparisons=(compared_with(one, prior_header=bare, has_dicom_prior=False),)
+    )
     items = last_group(made)
     assert len([item for item in items if item.ValueType == "IMAGE"]) == 1
     assert "PertinentOtherEvidenceSequence" not in made
@@ -392,7 +394,9 @@ def test_a_prior_without_uids_is_named_by_its_day_alone(one: ScreenedOutcome, tm
 
 def test_a_comparison_changes_only_the_uid_of_its_own_image(one: ScreenedOutcome, tmp_path: Path) -> None:
     (plain,) = written(tmp_path / "1", sr.EXPORTER, [one])
-    (other,) = written(tmp_path / "2", sr.EXPORTER, [one], prior_comparisons=(compared_with(one, current_sha256="f" * 64),))
+    (other,) = written(
+        tmp_path / "2", sr.EXPORTER, [one], prior_comparisons=(compared_with(one, current_sha256="f" * 64),)
+    )
     (made,) = written(tmp_path / "3", sr.EXPORTER, [one], prior_comparisons=(compared_with(one),))
     assert plain.SOPInstanceUID == other.SOPInstanceUID != made.SOPInstanceUID
     assert plain == other

@@ -161,7 +161,7 @@ def test_a_prior_image_that_was_compared_is_named(language: str, one: ScreenedOu
     other = compared_with(
         one, similarity=None, regions=(), not_comparable_reason=reason("compare_unlike"), patient_match="unknown"
     )
-    pairs = compared_with(one), other, compared_with(one, current="f" * 64)
+    pairs = compared_with(one), other, compared_with(one, current_sha256="f" * 64)
     options = ReportOptions(language=language, prior_comparisons=pairs)
     STUDIES.write(tmp_path / "s", run_with(results_of([one]), options=options))
     text = " ".join(pdf_text(only(tmp_path / "s")).split())

@@ -61,7 +61,9 @@ def test_images_in_an_unreadable_folder_stay_listed(store: ResultStore) -> None:
 
 
 def test_members_of_an_unreadable_zip_stay_listed(store: ResultStore) -> None:
-    members = [dataclasses.replace(image("a.zip"), ref=image_ref("a.zip", zip_member=name)) for name in ("1.dcm", "2.dcm")]
+    members = [
+        dataclasses.replace(image("a.zip"), ref=image_ref("a.zip", zip_member=name)) for name in ("1.dcm", "2.dcm")
+    ]
     several = image_ref("frames.dcm", frame=1, header=ImageHeader(number_of_frames=2))
     save_run(store, *members, dataclasses.replace(image("frames.dcm"), ref=several), image("4.dcm", "d"))
     unread = [dataclasses.replace(failed(image_ref(name)), stage="discover") for name in ("a.zip", "frames.dcm")]

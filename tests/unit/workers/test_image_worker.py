@@ -333,9 +333,9 @@ def test_several_packs_get_the_same_results_as_alone_from_one_reading(ref: Image
     assert Counter(Files.asked) == Counter(asked) and len(Files.asked) < times
     for mine, its in zip(alone, together, strict=True):
         assert mine.network_output.scores.tobytes() == its.network_output.scores.tobytes()
-        assert (mine.facts.pixel_map, mine.facts.notes) == (its.facts.input_to_image, its.facts.notes)
+        assert (mine.facts.input_to_image, mine.facts.notes) == (its.facts.input_to_image, its.facts.notes)
         assert mine.lungs is not None and its.lungs is not None and np.array_equal(mine.lungs.shares, its.lungs.shares)
-        assert (mine.step, mine.image_number, mine.facts.preview) == (
+        assert (mine.reduction_factor, mine.image_number, mine.facts.preview) == (
             its.reduction_factor,
             its.image_number,
             its.facts.preview,
