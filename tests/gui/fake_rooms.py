@@ -297,12 +297,12 @@ class FakeSession:
         operating_point: str | None = None,
         as_new_run: bool = False,
         ages_confirmed: bool = False,
-        watches: bool = False,
+        watches_folders: bool = False,
     ) -> FakeBatch:
         if self.start_problem is not None:
             raise self.start_problem
         self.ages_confirmed.append(ages_confirmed)
-        self.watched.append(watches)
+        self.watched.append(watches_folders)
         with ResultStore(self.database) as store:
             (own,), others = SPEC.packs, self.other_packs[-1]
             packs = (replace(own, pack_name=one.pack_name, model_sha256=one.model_sha256) for one in others)
@@ -438,7 +438,7 @@ class FakeAudit:
         point = replace(POINT, name=f"local:{name}", titles={"en": f"Local: {name}"}, label=POINT.label)
         return with_site_points(model, (point,))
 
-    def save(self, folder: Path, report: AuditReport, *, language: str) -> tuple[Path, ...]:
+    def save_report(self, folder: Path, report: AuditReport, *, language: str) -> tuple[Path, ...]:
         self.saved.append((folder, language))
         return (folder / "audit.pdf", folder / "audit.json")
 
@@ -474,7 +474,7 @@ class FakePriors:
             raise self.problem
         return PriorFinder(self.database, system_comparer_factory(Settings())).stored_priors(current, run_id=run_id)
 
-    def read(self, path: Path, current: Outcome) -> Outcome:
+    def screen_file(self, path: Path, current: Outcome) -> Outcome:
         if path not in self.files:
             raise FieldrayError(reason("not_an_image"))
         return self.files[path]

@@ -354,7 +354,7 @@ def test_the_images_of_a_patient_are_listed_together_and_the_selection_stays(
     listed.switches.set(by_patient=True)
     listed.settle()
     assert listed.shown() == [1, 4, 2, 3] and held.row() == 1
-    assert [model.data(model.index(row, 0), GROUP_ROLE).size for row in range(4)] == [2, 1, 1, 1]
+    assert [model.data(model.index(row, 0), GROUP_ROLE).remaining_row_count for row in range(4)] == [2, 1, 1, 1]
     patients = [model.index(row, COLUMN_KEYS.index("patient")) for row in range(4)]
     said = [model.data(patient, Qt.ItemDataRole.AccessibleTextRole) for patient in patients]
     assert [words.endswith("same patient as above") for words in said] == [False, True, False, False]

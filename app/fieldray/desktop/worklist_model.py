@@ -219,7 +219,7 @@ class WorkListModel(QAbstractTableModel):
         self._background.run(
             lambda: None,
             channel="verdict",
-            done=lambda _: self._filter(**changes, kept_row_ids=frozenset()),
+            done=lambda _: self._filter(**changes, always_shown_row_ids=frozenset()),
         )
 
     def row_at(self, index: Index) -> WorkListRow | None:

@@ -67,17 +67,21 @@ def training(workers: int, **other: float) -> AsynchronousTiming:
         # 100 s alone; best 10 s and worst 30 s. The mean of the times gives 5, that of the speed-ups 6.67.
         ("4.22, of the mean of times", 100 / TimeRange(10, 30).mean_s, 5),
         ("4.23, one machine", MEASURED.one_machine_s, 60),
-        ("one worker waits for a central server", training(1, batches=1).central_server_range, TimeRange(9, 9)),
-        ("and has its own share at home", training(1, batches=1).distributed_servers_s(), 5),
+        ("one worker waits for a central server", training(1, batch_count=1).central_server_range, TimeRange(9, 9)),
+        ("and has its own share at home", training(1, batch_count=1).distributed_servers_s(), 5),
         ("batches rounded up", training(5, rounds_up_batches=True).worst_s, 3 * (2 * 5 * 2 + 5)),
         # (8-1) + 2/8 * 3 = 7.75; 2/8 * (16 + 1) = 4.25
         (
             "fewer batches than workers",
-            training(8, gradient_s=1, transfer_s=1, batches=2).central_server_range,
+            training(8, gradient_s=1, transfer_s=1, batch_count=2).central_server_range,
             TimeRange(7.75, 4.25),
         ),
-        ("a slow worker holds up the others", training(3, batches=3, slowest_factor=2).central_server_range.best_s, 18),
-        ("but not itself alone", training(1, batches=1, slowest_factor=2).central_server_range.best_s, 9),
+        (
+            "a slow worker holds up the others",
+            training(3, batch_count=3, slowest_factor=2).central_server_range.best_s,
+            18,
+        ),
+        ("but not itself alone", training(1, batch_count=1, slowest_factor=2).central_server_range.best_s, 9),
         # The server of 4.14 begins with the first gradient, which comes from a worker that is not slow.
         ("4.14 with a slow worker", training(3, slowest_factor=2).best_with_busy_server_s, 31),
         ("4.13 with a slow worker", training(3, slowest_factor=2).best_with_free_server_s, 60),
@@ -94,15 +98,15 @@ def test_4_12_and_4_21_distributed_servers() -> None:
 
 def test_a_synchronous_training_takes_the_sum_of_its_iterations() -> None:
     assert training_time_range(MEASURED, mode="sync-join", server="central", workers=3) == TimeRange(4 * 13, 4 * 17)
-    split = training(3, batches=3, gradient_s=5 / 3).central_server_range.scaled(12)
+    split = training(3, batch_count=3, gradient_s=5 / 3).central_server_range.scaled(12)
     assert training_time_range(MEASURED, mode="sync-split", server="central", workers=3) == split
     printed = training_time_range(MEASURED, mode="sync-split", server="central", workers=3, as_printed_in_thesis=True)
     assert printed == TimeRange(12 * 13, 12 * 17)
 
 
 def test_workers_need_not_divide_the_batches() -> None:
-    assert training(3, batches=128).batches_per_worker == pytest.approx(42.666667)
-    assert training(3, batches=128, rounds_up_batches=True).batches_per_worker == 43
+    assert training(3, batch_count=128).batches_per_worker == pytest.approx(42.666667)
+    assert training(3, batch_count=128, rounds_up_batches=True).batches_per_worker == 43
 
 
 def test_unequal_shares_of_the_weights_correct_4_12_and_4_21() -> None:

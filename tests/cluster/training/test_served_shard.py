@@ -246,9 +246,9 @@ def test_a_worker_that_ends_during_its_turn_does_not_block_others() -> None:
 class _Nothing:
     """A task without epochs: its worker fetches the weights and ends."""
 
-    batches, epochs = 1, 0
+    batch_count, epochs = 1, 0
 
-    def open(self) -> None:
+    def open_replica(self) -> None:
         """Return nothing, because no network is trained."""
 
 

@@ -38,8 +38,8 @@ LAYOUT = WeightLayout.from_weights(weights())
 
 
 def _mean(parts: list[Any]) -> np.ndarray:
-    whole = sum(part.weight for part in parts)
-    return sum(LAYOUT.to_vector(part.gradient) * np.float32(part.weight / whole) for part in parts)  # type: ignore[return-value]
+    whole = sum(part.averaging_weight for part in parts)
+    return sum(LAYOUT.to_vector(part.gradient) * np.float32(part.averaging_weight / whole) for part in parts)  # type: ignore[return-value]
 
 
 @pytest.fixture(scope="module")

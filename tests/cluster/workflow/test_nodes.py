@@ -149,7 +149,13 @@ perform_task(TaskSpec(**told, **places, command=(sys.executable, "-c", told_comm
 @pytest.mark.skipif(os.name != "posix", reason="a command ends its worker by a signal")
 def test_an_outcome_no_longer_counts_after_an_attempt_with_other_settings(run: Path) -> None:
     assert perform_task(spec_in(run)).outcome.is_done
-    spec = {"task": "a-0001", "key": "other", "number": 2, "folder": str(run / "a-0001"), "working_folder": str(run)}
+    spec = {
+        "task_name": "a-0001",
+        "key": "other",
+        "attempt_number": 2,
+        "folder": str(run / "a-0001"),
+        "working_folder": str(run),
+    }
     spec |= {"run_folder": str(run), "stop_file": str(run / "stop")}
     done = python(KILLED, json.dumps(spec))
     assert done.returncode == -signal.SIGKILL and (run / "begun").exists()
