@@ -21,7 +21,7 @@ from fieldray.domain.comparison import (
 )
 from fieldray.domain.finding import Outcome
 from fieldray.domain.image import Box, CoordinateMap
-from fieldray.domain.prior import ComparisonRecord
+from fieldray.domain.prior_image import ComparisonRecord
 from fieldray.imaging.synthetic import chest_phantom, lung_mask
 from fieldray.reasons import Reason
 

@@ -52,7 +52,7 @@ class MutationTarget:
 
 MUTATION_TARGETS: Final[Mapping[str, MutationTarget]] = {
     "domain": MutationTarget(
-        modules=("finding.py", "lungs.py", "model.py", "purpose.py"), tests=("tests/unit/domain",)
+        modules=("finding.py", "lungs.py", "model.py", "intended_use.py"), tests=("tests/unit/domain",)
     ),
     "packs": MutationTarget(
         modules=("signing.py", "naming.py", "manifest.py"),

@@ -13,9 +13,9 @@ from typing import Final, Protocol
 from fieldray.backends import BACKENDS
 from fieldray.domain.finding import Category, Decision, Finding, decide
 from fieldray.domain.image import ImageHeader, ImageRef
+from fieldray.domain.intended_use import class_distributions
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.model import Estimate, Manifest, OperatingPoint, Trust
-from fieldray.domain.purpose import class_distributions
 from fieldray.domain.run import VERDICT_KINDS, PackSpec, Run, RunSpec, Verdict, VerdictChoice
 from fieldray.translation import Translator
 

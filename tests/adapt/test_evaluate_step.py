@@ -22,9 +22,9 @@ from fieldray.audit.figures import compute_audit
 from fieldray.audit.units import Case, CountingRule
 from fieldray.domain.finding import Category
 from fieldray.domain.image import ImageHeader
+from fieldray.domain.intended_use import performance_sentences
 from fieldray.domain.metrics import Share, auc
 from fieldray.domain.model import Estimate
-from fieldray.domain.purpose import performance_sentences
 from fieldray.errors import UsageProblem
 from fieldray.packs.cards import split_card_by_language
 from fieldray.packs.verified import read_pack

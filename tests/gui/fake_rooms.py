@@ -23,7 +23,7 @@ from fieldray.domain.comparison import (
 from fieldray.domain.finding import FailedOutcome, Finding, ImageFacts, Outcome, RefusedOutcome, ScreenedOutcome, decide
 from fieldray.domain.image import CoordinateMap, Image, ImageHeader, ImageRef
 from fieldray.domain.model import Estimate, HeaderRules, InputSpec, Label, Manifest, Model, OutputRoles
-from fieldray.domain.prior import PriorImage, StoredPriorImages
+from fieldray.domain.prior_image import PriorImage, StoredPriorImages
 from fieldray.domain.run import (
     BackendChanged,
     ImageDone,

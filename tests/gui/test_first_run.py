@@ -14,7 +14,7 @@ from PySide6.QtWidgets import QApplication, QCheckBox, QMessageBox, QScrollArea
 from test_packs import EDGETPU
 
 from fieldray.desktop.packs_page import PackDialog, choose_button_lines
-from fieldray.domain.prior import prior_from
+from fieldray.domain.prior_image import prior_from
 from fieldray.domain.run import RunChanged
 from fieldray.errors import PackNotTrusted
 from fieldray.packs.naming import group_fingerprint_digits

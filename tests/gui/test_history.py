@@ -13,8 +13,8 @@ from desk import Desk, all_widget_texts, dialogs, press, texts
 from fake_rooms import SPEC, FakeRooms, failed, screened
 from PySide6.QtWidgets import QFileDialog, QInputDialog, QLineEdit, QMessageBox, QTableWidget, QWidget
 
+from fieldray.desktop.current_image import enlarge_preview
 from fieldray.desktop.history_page import HistoryPage
-from fieldray.desktop.open_image import enlarge_preview
 from fieldray.domain.run import Verdict
 from fieldray.pipeline.history import History
 from fieldray.reasons import reason

@@ -15,9 +15,9 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QMessageBox
 
 from fieldray.desktop.comparison_controller import ComparisonController
-from fieldray.desktop.prior_view import ComparisonView
+from fieldray.desktop.comparison_view import ComparisonView
 from fieldray.domain.finding import ScreenedOutcome
-from fieldray.domain.prior import unscreened_outcome
+from fieldray.domain.prior_image import unscreened_outcome
 from fieldray.errors import FieldrayError
 from fieldray.reasons import reason
 from pairs import pair_comparison

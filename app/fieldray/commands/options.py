@@ -212,7 +212,7 @@ def pack_to_measure(library: PackLibrary) -> str:
 
 def describe_pack_candidate(candidate: PackCandidate) -> str:
     """Return a line that describes a pack to a user: the id for `--pack`, version, title and intended patients."""
-    from fieldray.domain.purpose import intended_patients_sentence
+    from fieldray.domain.intended_use import intended_patients_sentence
 
     manifest = candidate.manifest
     description = f"{manifest.names['en']}. {intended_patients_sentence(manifest.accepted).text}" if manifest else ""

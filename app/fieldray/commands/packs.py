@@ -201,7 +201,7 @@ def run_constancy(options: argparse.Namespace, console: Console) -> int:
 
 def _candidate_lines(candidate: PackCandidate) -> Iterator[str]:
     """Yield the lines that describe a pack: name, source, trust, patients, measured performance and limits."""
-    from fieldray.domain.purpose import intended_patients_sentence, performance_sentences
+    from fieldray.domain.intended_use import intended_patients_sentence, performance_sentences
     from fieldray.reports.performance import performance_of_pack
     from fieldray.translation import Translator
 

@@ -30,7 +30,7 @@ from fieldray.settings import load_settings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fieldray.commands.run import RunReport
+    from fieldray.commands.run_report import RunReport
     from fieldray.domain.model import Model
     from fieldray.imaging.synthetic import DemoPart
     from fieldray.pipeline.batch import Batch
@@ -217,7 +217,7 @@ def screening_run(
         library, names = pack_library(), options.pack if isinstance(options.pack, list) else [options.pack]
         loaded = [load_pack(library, name, options, print_error=console.print_error) for name in names]
         models = tuple({(one.pack_name, one.fingerprint): one for one in loaded}.values())
-        from fieldray.commands.run import RunReport, open_json_lines
+        from fieldray.commands.run_report import RunReport, open_json_lines
         from fieldray.domain.run import RefusalOverrides, ResumeOptions
         from fieldray.pipeline.session import Session
 

@@ -14,14 +14,14 @@ from typing import Final
 from PySide6.QtCore import QObject, Signal
 
 from fieldray.desktop.background import BackgroundTasks, Services
+from fieldray.desktop.current_image import CurrentImage
 from fieldray.desktop.image_painting import ImageOverlays, Point, image_overlays
-from fieldray.desktop.open_image import CurrentImage
 from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.desktop.worklist_rows import WorkListRow
 from fieldray.domain.comparison import ImageOfPair, PairComparison
 from fieldray.domain.finding import Outcome
 from fieldray.domain.patient import match_patients
-from fieldray.domain.prior import (
+from fieldray.domain.prior_image import (
     ComparisonRecord,
     PriorImage,
     StoredPriorImages,

@@ -19,9 +19,9 @@ from PySide6.QtCore import QObject, QTimer, Signal
 from fieldray.backends import EDGE_TPU
 from fieldray.desktop.background import BackgroundTasks, EventBridge, OpenServices, Services
 from fieldray.desktop.comparison_controller import ComparisonController
+from fieldray.desktop.current_image import CurrentImage
 from fieldray.desktop.image_painting import DisplaySwitches
 from fieldray.desktop.notices import NoticeAction, NoticeBoard
-from fieldray.desktop.open_image import CurrentImage
 from fieldray.desktop.pack_choice import PackController
 from fieldray.desktop.past_runs import (
     AuditController,
@@ -37,8 +37,8 @@ from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.desktop.worklist_rows import WorkListRow, pack_title
 from fieldray.domain.finding import FailedOutcome, Outcome, count_of_outcome
 from fieldray.domain.history import DeletionResult
+from fieldray.domain.intended_use import PatientNoteCounts, intended_patients_sentence
 from fieldray.domain.model import BackendName, Manifest
-from fieldray.domain.purpose import PatientNoteCounts, intended_patients_sentence
 from fieldray.domain.run import (
     BackendChanged,
     DeviceChanged,

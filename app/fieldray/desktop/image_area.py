@@ -24,9 +24,9 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QSizePolicy, QSplitter, QToolButton, QWidget
 
 from fieldray.desktop.comparison_controller import ComparisonController
+from fieldray.desktop.comparison_view import ComparisonView, study_date_text
 from fieldray.desktop.image_painting import LEFT_BUTTON_TOOLS, DisplaySwitches, ViewState, matching_display_window
 from fieldray.desktop.notices import NoticeBoard
-from fieldray.desktop.prior_view import ComparisonView, study_date_text
 from fieldray.desktop.style import Theme, colour, icon, preserve_painter_state, scaled_font
 from fieldray.desktop.viewer import Viewer
 from fieldray.desktop.widgets import (

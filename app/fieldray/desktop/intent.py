@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from fieldray.domain.purpose import common_age_range
+from fieldray.domain.intended_use import common_age_range
 from fieldray.packs.naming import PackCandidate, packs_named
 
 if TYPE_CHECKING:

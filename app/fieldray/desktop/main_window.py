@@ -49,7 +49,7 @@ from fieldray.desktop.widgets import (
     question_box,
 )
 from fieldray.desktop.worklist import MIN_WIDTH, NARROW_WIDTH, WorkList
-from fieldray.domain.prior import PriorImage
+from fieldray.domain.prior_image import PriorImage
 from fieldray.domain.run import VerdictChoice
 from fieldray.packs.cards import split_card_by_language
 from fieldray.reasons import reason

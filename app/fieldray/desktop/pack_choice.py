@@ -13,8 +13,8 @@ from PySide6.QtCore import QObject, Signal
 from fieldray.desktop.background import BackgroundTasks
 from fieldray.desktop.intent import AvailablePacks, PackInUse
 from fieldray.desktop.notices import NoticeAction, NoticeBoard
+from fieldray.domain.intended_use import common_age_range
 from fieldray.domain.model import Model, OperatingPoint
-from fieldray.domain.purpose import common_age_range
 from fieldray.domain.run import DrivesChanged
 from fieldray.errors import FieldrayError
 from fieldray.packs.naming import PackCandidate

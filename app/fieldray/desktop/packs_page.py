@@ -13,8 +13,8 @@ from PySide6.QtGui import QFontDatabase, QResizeEvent
 from PySide6.QtWidgets import QCheckBox, QDialog, QFrame, QLabel, QSizePolicy, QWidget
 
 from fieldray.desktop.controller import Controller
+from fieldray.desktop.current_image import CurrentImage
 from fieldray.desktop.dialogs import DIALOG_MARGINS, dialog_buttons
-from fieldray.desktop.open_image import CurrentImage
 from fieldray.desktop.pack_choice import PackController, PackQuestion
 from fieldray.desktop.performance_bars import PerformanceBars
 from fieldray.desktop.style import Theme, category_icon, icon
@@ -37,8 +37,8 @@ from fieldray.desktop.widgets import (
     without_markup,
 )
 from fieldray.desktop.worklist_rows import WorkListRow, pack_title, result_text
+from fieldray.domain.intended_use import intended_patients_sentence, performance_sentences
 from fieldray.domain.model import Manifest, OperatingPoint
-from fieldray.domain.purpose import intended_patients_sentence, performance_sentences
 from fieldray.formatting import format_percent, format_threshold, label_meaning
 from fieldray.packs.naming import PackCandidate
 from fieldray.reasons import reason

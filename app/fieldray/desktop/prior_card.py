@@ -10,9 +10,9 @@ from PySide6.QtGui import QAction, QPainter, QPaintEvent
 from PySide6.QtWidgets import QMessageBox, QSizePolicy, QWidget
 
 from fieldray.desktop.comparison_controller import ComparisonController
+from fieldray.desktop.comparison_view import ComparisonView, comparison_problem_text, study_date_text
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.image_painting import DisplaySwitches, Size, ViewState, draw_heat_map, draw_image, heat_map_of
-from fieldray.desktop.prior_view import ComparisonView, comparison_problem_text, study_date_text
 from fieldray.desktop.result_panel import FoldingCard
 from fieldray.desktop.style import Theme, icon, preserve_painter_state
 from fieldray.desktop.widgets import (
@@ -30,7 +30,7 @@ from fieldray.desktop.widgets import (
 )
 from fieldray.desktop.worklist_rows import WorkListRow, result_text
 from fieldray.domain.finding import ScreenedOutcome
-from fieldray.domain.prior import PriorImage, PriorOrigin, prior_warnings
+from fieldray.domain.prior_image import PriorImage, PriorOrigin, prior_warnings
 from fieldray.formatting import (
     file_name,
     format_number,

@@ -28,8 +28,8 @@ from fieldray.desktop.widgets import (
     without_markup,
 )
 from fieldray.desktop.worklist_rows import pack_title
+from fieldray.domain.intended_use import intended_patients_sentence
 from fieldray.domain.model import Model
-from fieldray.domain.purpose import intended_patients_sentence
 from fieldray.domain.run import BackendChanged, DeviceChanged, Progress, Speed
 from fieldray.formatting import (
     backend_name,

@@ -15,8 +15,8 @@ from PySide6.QtCore import QObject, QTimer, Signal
 from PySide6.QtWidgets import QApplication, QLineEdit, QWidget
 
 from fieldray.desktop.background import BackgroundTasks
+from fieldray.desktop.current_image import CurrentImage
 from fieldray.desktop.notices import NoticeAction
-from fieldray.desktop.open_image import CurrentImage
 from fieldray.desktop.verdicts import (
     Commands,
     ReadVerdictCommand,

@@ -11,6 +11,7 @@ from PySide6.QtCore import QEvent, QPointF, QRectF, Qt, Signal
 from PySide6.QtGui import QContextMenuEvent, QMouseEvent, QPainter, QPainterPath, QPaintEvent, QPen, QWheelEvent
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
+from fieldray.desktop.current_image import CurrentImage
 from fieldray.desktop.image_painting import (
     MEASURE_TOOLS,
     DisplaySwitches,
@@ -27,7 +28,6 @@ from fieldray.desktop.image_painting import (
     draw_thumbnail,
     heat_map_of,
 )
-from fieldray.desktop.open_image import CurrentImage
 from fieldray.desktop.overlay import (
     BOTTOM_RIGHT,
     corner_texts,
@@ -46,7 +46,7 @@ from fieldray.domain.finding import lungs_of
 from fieldray.translation import Translator
 
 if TYPE_CHECKING:
-    from fieldray.desktop.prior_view import ComparisonView
+    from fieldray.desktop.comparison_view import ComparisonView
 
 _ZOOM_STEP: Final = 1.25
 _ZOOM_PER_POINT: Final = 1.01

@@ -21,9 +21,9 @@ from fieldray.domain.finding import (
     is_borderline,
     score_bounds,
 )
+from fieldray.domain.intended_use import common_age_range
 from fieldray.domain.lungs import min_evidence_inside
 from fieldray.domain.model import Model, OperatingPoint
-from fieldray.domain.purpose import common_age_range
 from fieldray.domain.run import RefusalOverrides, RunSpec
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
@@ -124,7 +124,7 @@ class PackSetup:
         """The settings hashes of stored results that may be taken over instead of screening an image again.
 
         The two hashes are `settings_hash`, and the hash with the opposite `ages_confirmed`. Results with either hash
-        differ only in the note on a patient whose age is not stated (`purpose.update_age_notes`).
+        differ only in the note on a patient whose age is not stated (`intended_use.update_age_notes`).
         """
         other = dataclasses.replace(self, ages_confirmed=not self.ages_confirmed)
         return tuple(dict.fromkeys((self.settings_hash, other.settings_hash)))

@@ -13,7 +13,7 @@ from pydicom.uid import DeflatedExplicitVRLittleEndian
 from pydicom.values import default_encoding
 
 from fieldray.domain.image import ImageHeader, ImageRef, parse_dicom_date
-from fieldray.domain.purpose import view_of_code
+from fieldray.domain.intended_use import view_of_code
 from fieldray.errors import FieldrayError, Unreadable, UnsuitableImage
 from fieldray.imaging.dicom_header import (
     DICOMDIR_CLASS_UID,

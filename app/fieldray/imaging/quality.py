@@ -20,10 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.image import CoordinateMap, Image, ImageHeader, parse_dicom_date
-from fieldray.domain.lungs import LungFields, QualityNote
-from fieldray.domain.mask import Mask, cell_edges
-from fieldray.domain.model import HeaderRules
-from fieldray.domain.purpose import (
+from fieldray.domain.intended_use import (
     HeaderMatch,
     body_part_match,
     is_for_processing,
@@ -31,6 +28,9 @@ from fieldray.domain.purpose import (
     view_match,
     view_words,
 )
+from fieldray.domain.lungs import LungFields, QualityNote
+from fieldray.domain.mask import Mask, cell_edges
+from fieldray.domain.model import HeaderRules
 from fieldray.imaging.preprocess import apply_window, coarse_means, percentiles, thumbnail
 from fieldray.imaging.source import is_system_name
 from fieldray.reasons import Reason, reason

@@ -29,7 +29,7 @@ from fieldray.domain.lungs import LungFields
 from fieldray.domain.mask import Mask
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.patient import match_patients
-from fieldray.domain.prior import (
+from fieldray.domain.prior_image import (
     PriorImage,
     StoredPriorImages,
     prior_from,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from fieldray.domain.finding import FailedOutcome, Outcome, ScreenedOutcome
 from fieldray.domain.image import ShownImage
 from fieldray.domain.model import Manifest, Model
-from fieldray.domain.prior import ComparisonRecord
+from fieldray.domain.prior_image import ComparisonRecord
 from fieldray.domain.run import PackOfRun, PackSpec, ProgressHandler, Run, RunSpec, StoredResult, pack_of_run
 from fieldray.errors import FieldrayError, InputProblem, StorageProblem, UsageProblem
 from fieldray.paths import data_folder

@@ -29,7 +29,7 @@ from fieldray.domain.finding import (
     override_notes,
 )
 from fieldray.domain.image import ImageRef
-from fieldray.domain.purpose import update_age_notes
+from fieldray.domain.intended_use import update_age_notes
 from fieldray.domain.run import (
     ImageDone,
     PackOfRun,

@@ -21,10 +21,10 @@ from fieldray.domain.finding import (
     replace_below_by_unsure,
 )
 from fieldray.domain.image import Correction, Detail, ImageRef
+from fieldray.domain.intended_use import header_notes
 from fieldray.domain.lungs import LungFields, evidence_inside, min_evidence_inside
 from fieldray.domain.model import Model, Prediction
 from fieldray.domain.pack_setup import PackSetup
-from fieldray.domain.purpose import header_notes
 from fieldray.errors import (
     BackendProblem,
     Cancelled,

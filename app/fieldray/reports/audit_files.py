@@ -20,8 +20,8 @@ from fieldray.audit.figures import PointPerformance, Subgroup, images_needed_for
 from fieldray.audit.report import ALL_UNITS_SUBGROUP, PLAN_UNIT_COUNT, AuditReport, ThresholdPlan, ThresholdRow
 from fieldray.audit.units import Case, is_referred
 from fieldray.domain.finding import Category
+from fieldray.domain.intended_use import TRUTH_NAMES
 from fieldray.domain.metrics import Share, Unit
-from fieldray.domain.purpose import TRUTH_NAMES
 from fieldray.paths import data_folder
 from fieldray.reasons import Reason, reason
 from fieldray.reports.audit import AuditText

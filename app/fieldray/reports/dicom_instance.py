@@ -25,7 +25,7 @@ from pydicom.uid import UID, ExplicitVRLittleEndian
 
 from fieldray.domain.finding import ScreenedOutcome
 from fieldray.domain.image import ImageHeader, ImageRef
-from fieldray.domain.prior import ComparisonRecord
+from fieldray.domain.prior_image import ComparisonRecord
 from fieldray.domain.run import StoredResult
 from fieldray.formatting import DICOM_DATE_PATTERN
 from fieldray.reports.exporter import DICOM_WRITER, StoredRun, header_for_report, image_alias

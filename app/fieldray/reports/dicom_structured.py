@@ -19,7 +19,7 @@ from fieldray.domain.comparison import ChangeRegion
 from fieldray.domain.finding import Decision, Finding, notes_of
 from fieldray.domain.image import FileKind, ImageRef
 from fieldray.domain.model import Estimate, Manifest, OperatingPoint
-from fieldray.domain.prior import ComparisonRecord, pair_warnings
+from fieldray.domain.prior_image import ComparisonRecord, pair_warnings
 from fieldray.formatting import DICOM_DATE_PATTERN, category_label, class_performance_lines
 from fieldray.plain_text import make_visible
 from fieldray.reasons import reason

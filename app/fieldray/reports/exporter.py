@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from fieldray.domain.finding import Category, Outcome
     from fieldray.domain.image import ImageHeader, ImageRef, ShownImage
     from fieldray.domain.model import Manifest
-    from fieldray.domain.prior import ComparisonRecord
+    from fieldray.domain.prior_image import ComparisonRecord
     from fieldray.domain.run import PackSpec, Run, StoredResult, SupersededVerdict
 
     ImageResult = tuple[StoredResult, ShownImage | Reason]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fieldray.domain.comparison import FRAME_SIDE, ChangeRegion
 from fieldray.domain.image import ImageHeader
-from fieldray.domain.prior import TimeGap, TimeOrder, gap_between, time_order
+from fieldray.domain.prior_image import TimeGap, TimeOrder, gap_between, time_order
 from fieldray.formatting import format_number
 from fieldray.reasons import reason
 from fieldray.translation import Translator

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fieldray.domain.finding import Category
+from fieldray.domain.intended_use import ClassDistribution, class_distributions, counts_per_hundred
 from fieldray.domain.model import Manifest, OperatingPoint
-from fieldray.domain.purpose import ClassDistribution, class_distributions, counts_per_hundred
 from fieldray.formatting import class_performance_lines, short_category_label
 from fieldray.translation import Translator
 

@@ -23,7 +23,7 @@ from fieldray.domain.finding import (
 )
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.model import OperatingPoint
-from fieldray.domain.prior import ComparisonRecord, pair_warnings
+from fieldray.domain.prior_image import ComparisonRecord, pair_warnings
 from fieldray.domain.run import StoredResult, Verdict
 from fieldray.formatting import (
     DICOM_DATE_PATTERN,

@@ -35,8 +35,8 @@ from fieldray.domain.finding import (
     reason_of,
     score_for_sorting,
 )
+from fieldray.domain.intended_use import AGE_NOTE_CODES
 from fieldray.domain.patient import person_key
-from fieldray.domain.purpose import AGE_NOTE_CODES
 from fieldray.domain.run import Verdict
 from fieldray.formatting import file_name, format_person_name, view_label
 from fieldray.store.rows import REUSED_BY_STAMP, outcome_of, pack_spec_of, verdict_columns

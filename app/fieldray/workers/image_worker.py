@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from fieldray.domain.finding import PREVIEW_SIDE, ImageFacts
 from fieldray.domain.image import NO_CORRECTION, Box, Detail, Image, NetworkInput, ShownImage
+from fieldray.domain.intended_use import header_says_frontal_chest
 from fieldray.domain.lungs import LungFields, LungNetworkOutput, find_lungs_in_input
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.pack_setup import PackSetup, scores_by_label_code
-from fieldray.domain.purpose import header_says_frontal_chest
 from fieldray.errors import BackendProblem, InputProblem, Unreadable, UnsuitableImage
 from fieldray.imaging.archive import search_members
 from fieldray.imaging.object_identify import identify_object

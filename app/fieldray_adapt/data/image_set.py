@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.image import CoordinateMap, Image, ImageHeader, ImageRef
+from fieldray.domain.intended_use import header_says_frontal_chest
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.mask import cell_edges, interval_overlaps
 from fieldray.domain.model import HeaderRules, InputSpec
-from fieldray.domain.purpose import header_says_frontal_chest
 from fieldray.errors import Unreadable, UnsuitableImage, UsageProblem
 from fieldray.imaging.preprocess import to_network_input
 from fieldray.imaging.quality import check_pixels

@@ -22,9 +22,9 @@ from fieldray.audit.drift import score_histogram
 from fieldray.audit.figures import arrays_of_scored_cases, calibration_bins, performance_at
 from fieldray.audit.units import Case, CountingRule, scores_and_truths
 from fieldray.domain import heat_map, metrics
+from fieldray.domain.intended_use import TRUTH_NAMES
 from fieldray.domain.metrics import Scores, Share, Truth, logit, sigmoid
 from fieldray.domain.model import Calibration, Estimate, OperatingPoint, OutOfDistributionCheck
-from fieldray.domain.purpose import TRUTH_NAMES
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray_adapt.data.dataset import thumbnails

@@ -27,7 +27,7 @@ from fieldray_cluster.commands.cluster import (
 )
 
 if TYPE_CHECKING:
-    from fieldray.commands.run import PackSummary
+    from fieldray.commands.run_report import PackSummary
     from fieldray.domain.run import RunSpec
     from fieldray_cluster.archive import ArchiveProgress
     from fieldray_cluster.archive_folder import ArchiveFolder
@@ -75,7 +75,7 @@ def register_commands(commands: argparse._SubParsersAction[Any], summary: str) -
 def run_screen(options: argparse.Namespace, console: Console) -> int:
     """Run `archive screen` (screen an archive into an output folder). Returns the exit code. Raises FieldrayError."""
     with importing_cluster_modules():
-        from fieldray.commands.run import PackSummary
+        from fieldray.commands.run_report import PackSummary
         from fieldray.domain.pack_setup import set_up_pack
         from fieldray.imaging.discover import absolute_paths
         from fieldray.pipeline.batch_ports import run_spec
@@ -168,7 +168,7 @@ def _show(console: Console, progress: ArchiveProgress) -> None:
 
 
 def _sum_up(console: Console, summary: PackSummary, progress: ArchiveProgress, run_id: int, database: Path) -> int:
-    from fieldray.commands.run import result_counts_of_run
+    from fieldray.commands.run_report import result_counts_of_run
     from fieldray.domain.finding import image_count
     from fieldray.domain.run import PackOfRun
     from fieldray.reports.content import RESEARCH_ONLY_NOTICE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fieldray.commands.run import PackSummary
+from fieldray.commands.run_report import PackSummary
 from fieldray.domain.finding import ResultCount
 from fieldray.packs.verified import LEGACY_MANIFEST as LEGACY
 from fieldray.reasons import reason

@@ -15,7 +15,7 @@ import pytest
 from fieldray.domain.comparison import ComparisonProblem, PairComparison
 from fieldray.domain.finding import Outcome
 from fieldray.domain.image import ImageHeader, ImageRef
-from fieldray.domain.prior import PriorImage, prior_from
+from fieldray.domain.prior_image import PriorImage, prior_from
 from fieldray.errors import Cancelled, EnvironmentProblem, InputProblem, Unreadable, UsageProblem
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.pipeline.compare import ComparedPair, PairImage, PriorFinder

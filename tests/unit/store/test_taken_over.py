@@ -9,8 +9,8 @@ import pytest
 
 from fieldray.domain.finding import ResultCount, ScreenedOutcome, notes_of
 from fieldray.domain.history import ResultBrief
+from fieldray.domain.intended_use import AGE_NOTE_CODES
 from fieldray.domain.lungs import LungFields
-from fieldray.domain.purpose import AGE_NOTE_CODES
 from fieldray.domain.run import PackOfRun, Run
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason

@@ -24,7 +24,7 @@ def test_the_settings_decide_how_many_files_are_read_at_once() -> None:
             "numpy PIL pydicom PySide6 tensorflow ai_edge_litert cryptography sqlite3 psutil",
         ),
         (
-            "fieldray.commands.run, fieldray.pipeline.session, fieldray.pipeline.batch",
+            "fieldray.commands.run_report, fieldray.pipeline.session, fieldray.pipeline.batch",
             "PySide6 tensorflow keras torch ai_edge_litert gdcm zipfile importlib.metadata",
         ),
         (

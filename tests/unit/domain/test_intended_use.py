@@ -10,9 +10,7 @@ import pytest
 import shipped_packs
 from fieldray.domain.finding import Category, RefusedOutcome, count_of_outcome
 from fieldray.domain.image import ImageHeader
-from fieldray.domain.metrics import Share
-from fieldray.domain.model import HeaderRules, Manifest
-from fieldray.domain.purpose import (
+from fieldray.domain.intended_use import (
     HeaderMatch,
     PatientNoteCounts,
     body_part_match,
@@ -28,6 +26,8 @@ from fieldray.domain.purpose import (
     view_of_code,
     views_of,
 )
+from fieldray.domain.metrics import Share
+from fieldray.domain.model import HeaderRules, Manifest
 from fieldray.packs.manifest import domain_manifest
 from fieldray.packs.verified import read_verified_manifest
 from fieldray.paths import builtin_packs_folder

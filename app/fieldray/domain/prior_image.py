@@ -16,8 +16,8 @@ from typing import Final, Literal
 from fieldray.domain.comparison import ChangeRegion, PairComparison
 from fieldray.domain.finding import ImageFacts, Outcome, ScreenedOutcome
 from fieldray.domain.image import ImageHeader, ImageRef, parse_dicom_date
+from fieldray.domain.intended_use import views_of
 from fieldray.domain.patient import PatientMatch, match_patients
-from fieldray.domain.purpose import views_of
 from fieldray.domain.run import StoredImage
 from fieldray.reasons import Reason, reason
 

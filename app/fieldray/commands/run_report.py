@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final, TextIO
 from fieldray.commands.console import Console, duration_text, progress_text
 from fieldray.domain.finding import Category, ResultCount, can_be_fixed_by_turning, count_of_outcome, image_count
 from fieldray.domain.history import ResultBrief
+from fieldray.domain.intended_use import PatientNoteCounts, intended_patients_sentence
 from fieldray.domain.model import Model, OperatingPoint
-from fieldray.domain.purpose import PatientNoteCounts, intended_patients_sentence
 from fieldray.domain.run import (
     BackendChanged,
     Event,

@@ -11,7 +11,7 @@ import pytest
 from fieldray.domain.finding import ImageFacts, RefusedOutcome
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.patient import match_patients, person_key
-from fieldray.domain.prior import (
+from fieldray.domain.prior_image import (
     TimeGap,
     gap_between,
     prior_from,
