@@ -105,8 +105,8 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
 def replace_dask_settings(*networks: str) -> None:
     """Replace Dask's settings by the settings of this program, reduce Dask's logging, and allow some networks.
 
-    `networks` are IP addresses and networks that this process may contact. Raises InternetRefused in a process that is
-    no process of a cluster.
+    `allowed_networks` are IP addresses and networks that this process may contact. Raises InternetRefused in a process
+    that is no process of a cluster.
     """
     dask.config.refresh(paths=[], env={})
     dask.config.set(_SETTINGS)
@@ -207,7 +207,7 @@ async def run_node(settings: NodeSettings, *, say: Callable[[str], None], stop: 
 
 
 def run_until_input_ends(settings: NodeSettings) -> int:
-    """Run `serve` in a child process until standard input closes, and print the address to standard output.
+    """Run `run_node` in a child process until standard input closes, and print the address to standard output.
 
     The function ends the process and does not return. When standard input closes, the process stops within five
     seconds, even during a task.
@@ -372,7 +372,7 @@ def _last_lines(output: IO[bytes]) -> str:
 
 
 class NodeGroup(contextlib.ExitStack):
-    """A group of cluster processes on this computer. At the end of the block, the last started process ends first."""
+    """A context manager of cluster processes on this computer. At its end, the last started process ends first."""
 
     def add(self, settings: NodeSettings, *, warn: Callable[[str], None] = log.warning) -> NodeProcess:
         """Start a cluster process that ends with this group. `warn` gets a line of text after each restart."""

@@ -154,7 +154,7 @@ def truth_by_class(
 def _counted(is_positive: Mapping[str, bool], usual: ClassNames) -> tuple[Reason, ...]:
     """Return notes that list the class names counted as positive and the class names counted as negative.
 
-    No note is made for a class whose only name is in `usual`.
+    No note is made for a class whose only name is in `known_names`.
     """
     notes = []
     for side, known, code in (

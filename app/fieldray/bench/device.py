@@ -135,7 +135,7 @@ class EnergyMeter:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class MeasurementOptions:
-    """Options of `measure`: scopes, loads, and how the times are taken.
+    """Options of `measure_cases`: scopes, loads, and how the times are taken.
 
     scopes          the parts of the work that are timed: NETWORK_SCOPE, FILE_SCOPE or both
     load_levels     the loads under which images are timed

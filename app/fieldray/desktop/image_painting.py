@@ -322,8 +322,8 @@ class ViewState:
     def flipped_left_right(self) -> ViewState:
         """Return the view flipped left-right on the screen.
 
-        A state is mirrored first and turned afterwards. So the flip also reverses the turns: `turns` becomes 4 -
-        `turns`.
+        A state is mirrored first and turned afterwards. So the flip also reverses the turns: `quarter_turns` becomes 4
+        - `quarter_turns`.
         """
         return replace(self, quarter_turns=-self.quarter_turns % 4, is_mirrored=not self.is_mirrored)
 

@@ -271,8 +271,8 @@ class Verdicts:
     def keep_stored_verdict(self, judged: VerdictSubject) -> Commands:
         """Discard the unsaved verdict of this window. The verdict in the database then applies.
 
-        After a failed write, the stored verdict is written again, because the failed write may have changed the
-        database. Otherwise the stored verdict is read again, because another window may have changed it.
+        After a failed write, the verdict as last read is written again, because the failed write may have changed the
+        database. Otherwise the verdict is read again, because another window may have changed the database.
         """
         given = self.state_for(judged)
         if given.saving_state != "not_saved":

@@ -198,7 +198,7 @@ def column_layout(
     """Arrange widgets and layouts one below the other.
 
     parent   the widget that gets the layout; None for a layout inside another layout
-    parts    widgets and layouts; a number is an empty space, and a pair is a widget with its stretch (see `Part`)
+    parts    widgets and layouts; a number is an empty space, and a pair is a widget with its stretch (see `LayoutPart`)
     margins  margins around the column in points
     spacing  space between the parts in points; None for the usual space
     """

@@ -167,7 +167,7 @@ class AlignedPair:
 
     @property
     def shown_change(self) -> NDArray[np.float32]:
-        """The change (FRAME_SIDE, FRAME_SIDE) inside the regions; 0 everywhere else.
+        """The change (FRAME_SIDE, FRAME_SIDE) inside the regions of change; 0 everywhere else.
 
         A speck outside all regions counts as no difference and gets no colour.
         """

@@ -140,7 +140,7 @@ class ResultBrief:
     def identity(self) -> tuple[str, int]:
         """The identity of the image in all runs: SHA-256 of the image's file, and number of the frame.
 
-        If the SHA-256 is unknown, the text that names the image (`image`) takes its place.
+        If the SHA-256 is unknown, the text that names the image (`image_name`) takes its place.
         """
         return (self.content_sha256 or self.image_name, self.frame)
 

@@ -133,8 +133,8 @@ class Image:
     def extent(self) -> tuple[float, float]:
         """The size of the image in elements of `pixels`: (rows, columns).
 
-        The numbers are fractions if the image fills the last row or column only in part. A `step` above 1 can cause
-        this.
+        The numbers are fractions if the image fills the last row or column only in part. A `reduction_factor` above 1
+        can cause this.
         """
         rows, columns = self.size
         return rows / self.reduction_factor, columns / self.reduction_factor

@@ -4,8 +4,8 @@ A suitable image must not be refused. An empty header field therefore passes, an
 that nobody would call an image. An image that merely looks unlike the training images is left to the pack's
 out-of-distribution check.
 
-`may_lack_ages` estimates from file names, before a run, whether files state the patient's age. Notes on how well an
-image was taken are for the radiographer, and change no result.
+`may_lack_patient_ages` estimates from file names, before a run, whether files state the patient's age. Notes on how
+well an image was taken are for the radiographer, and change no result.
 """
 
 from __future__ import annotations

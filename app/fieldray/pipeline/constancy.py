@@ -63,9 +63,9 @@ class ExpectedResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def differs_from(self, found: ExpectedResult | None, manifest: Manifest) -> bool:
         """Return whether a result found in a constancy test differs from this expected result.
 
-        The results differ if their reasons or labels differ, or if a score differs by more than `TOLERANCE`. Their
-        classes are compared only if every expected score lies more than `TOLERANCE` from the ends of the uncertain
-        zone. A score nearer to an end may change the class although the pack works as before.
+        The results differ if their reasons or labels differ, or if a score differs by more than `SCORE_TOLERANCE`.
+        Their classes are compared only if every expected score lies more than `SCORE_TOLERANCE` from the ends of the
+        uncertain zone. A score nearer to an end may change the class although the pack works as before.
 
         found     the found result; None counts as different
         manifest  the manifest of the tested pack, whose first operating points decide the classes

@@ -63,7 +63,7 @@ class ReportOptions:
     prior_comparisons: tuple[ComparisonRecord, ...] = ()
 
     def pairs_with_current(self, outcome: Outcome) -> tuple[ComparisonRecord, ...]:
-        """Return the comparisons in `pairs` in which the image of an outcome is the current image."""
+        """Return the comparisons in `prior_comparisons` in which the image of an outcome is the current image."""
         facts, frame = outcome.facts, outcome.ref.frame
         known = (
             pair
@@ -176,14 +176,14 @@ class StoredRun:
         return self.packs[self.pack_position].manifest
 
     def for_result(self, result: StoredResult) -> StoredRun:
-        """Return a copy of this run in which `position` is that of the pack that gave a result.
+        """Return a copy of this run in which `pack_position` is that of the pack that gave a result.
 
         The properties `pack`, `counts`, `warnings` and `manifest` of the copy then belong to that pack.
         """
         return self if result.pack_position == self.pack_position else replace(self, pack_position=result.pack_position)
 
     def split_by_pack(self) -> tuple[StoredRun, ...]:
-        """Return one copy of this run for each pack of the run. A copy's `position` is the position of that pack."""
+        """Return one copy of this run for each pack of the run. A copy's `pack_position` is the position of that pack."""
         return tuple(replace(self, pack_position=position) for position in range(len(self.packs)))
 
 

@@ -69,8 +69,8 @@ def require_exclusive_access(path: Path) -> None:
 class SessionLock:
     """A lock that keeps a backup from replacing the results database while a session shows results.
 
-    The lock is held from construction until `release` or the end of the process. If the folder cannot be written to,
-    the lock is not held.
+    The lock is held from construction until `release_all` or the end of the process. If the folder cannot be written
+    to, the lock is not held.
 
     problem  the reason why the lock file cannot be written, or None
     """

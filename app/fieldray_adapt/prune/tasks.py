@@ -124,7 +124,7 @@ class ArrayPruningTask:
     def measure_zero_shares(self, specification: Specification, weights: Weights) -> ChannelScores:
         """Return the average percentage of zeros (APoZ) of each channel, by channel set.
 
-        The shares are measured on the first `calibration` training images. The images are in random order.
+        The shares are measured on the first `calibration_image_count` training images. The images are in random order.
         """
         images = self.training.images[: self.calibration_image_count]
         return measure_zero_shares(
@@ -219,7 +219,8 @@ class ImagePruningTask:
     def measure_zero_shares(self, specification: Specification, weights: Weights) -> ChannelScores:
         """Return the average percentage of zeros (APoZ) of each channel, by channel set.
 
-        The shares are measured on `calibration` random training images. Equal seeds of the training give equal images.
+        The shares are measured on `calibration_image_count` random training images. Equal seeds of the training give
+        equal images.
         """
         generator = np.random.default_rng(self.options.schedule.seed)
         chosen = np.sort(generator.permutation(len(self.training))[: self.calibration_image_count])

@@ -1,8 +1,9 @@
 """Predict how much faster training is on several machines, by formulas 4.1 to 4.23 of Šlampa (thesis, BUT Brno, 2017).
 
 All times are in seconds. `gradient_s` (t_grad in the thesis) is the time of one machine for the gradient of one batch.
-`transfer_s` (t_comm) is the time to transfer all weights, or all gradients, over a free link. `workers` is N, `batches`
-is D. Links are full duplex. The thesis neglects start, end and updates of the weights; `update_s` adds the updates.
+`transfer_s` (t_comm) is the time to transfer all weights, or all gradients, over a free link. `workers` is N,
+`batch_count` is D. Links are full duplex. The thesis neglects start, end and updates of the weights; `update_s` adds
+the updates.
 
 Names follow the thesis. Corrected functions have `corrected` in their name. The thesis has no `slowest_factor`, by
 which one worker is slower than the others. The other workers are then served first. The thesis has no formula for the

@@ -164,7 +164,7 @@ class ShardState:
         values
             The weights of the shard (n,) float32.
         average
-            The running mean of the weights (n,) float32. None for a running mean equal to `values`.
+            The running mean of the weights (n,) float32. None for a running mean equal to `weights`.
         """
         zeros = np.zeros_like(values)
         return cls(values, values if average is None else average, zeros, zeros)
