@@ -17,7 +17,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from fieldray.bench.benchmark_case import BenchmarkReport, BulletList, Table
-from fieldray_cluster.training.formulas import MODES, SERVER_KINDS, Measurements, Mode, ServerKind, estimate_training
+from fieldray_cluster.training.formulas import (
+    MODES,
+    SERVER_KINDS,
+    Measurements,
+    Mode,
+    ParameterServerKind,
+    estimate_training,
+)
 from fieldray_cluster.training.session import (
     choose_process_addresses,
     open_plan_client,
@@ -42,7 +49,7 @@ class TrainingCase:
     """
 
     mode: Mode
-    server: ServerKind
+    server: ParameterServerKind
     workers: int
     measured_s: tuple[float, float, float]
     gradient_s: float

@@ -24,7 +24,7 @@ from fieldray_cluster.training.formulas import (
     SERVER_KINDS,
     Measurements,
     Mode,
-    ServerKind,
+    ParameterServerKind,
     best_choice_sentences,
     estimate_each_worker_count,
     estimate_training,
@@ -33,7 +33,7 @@ from fieldray_cluster.training.formulas import (
 if TYPE_CHECKING:
     from fieldray_adapt.run import Trainer
 
-_USUAL_SERVER: Final[ServerKind] = "distributed"
+_USUAL_SERVER: Final[ParameterServerKind] = "distributed"
 _MAX_WORKERS: Final = 10_000
 _MAX_WORKERS_PLACED: Final = 1000
 """Largest number of workers for which `adapt estimate` computes a placement of whole tensors on servers."""
@@ -294,7 +294,7 @@ def run_estimate(options: argparse.Namespace, console: Console) -> int:
 
 
 def print_estimate(
-    console: Console, measured: Measurements, *, mode: Mode, server: ServerKind | None, workers: int
+    console: Console, measured: Measurements, *, mode: Mode, server: ParameterServerKind | None, workers: int
 ) -> None:
     """Print the estimated speed-up with `workers` workers, and the best choice with at most this number of workers.
 
@@ -315,7 +315,7 @@ def print_estimate(
 
 
 def _print_advice(
-    console: Console, measured: Measurements, mode: Mode, server: ServerKind | None, workers: int
+    console: Console, measured: Measurements, mode: Mode, server: ParameterServerKind | None, workers: int
 ) -> None:
     servers = (server,) if server else SERVER_KINDS
     if not measured.update_s:

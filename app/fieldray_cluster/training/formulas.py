@@ -31,10 +31,10 @@ Mode = Literal["async", "sync-join", "sync-split"]
 "async": each gradient of a worker is an update. "sync-join": an update needs the gradient of a batch from each worker.
 "sync-split": an update needs one batch, of which each worker computes a part.
 """
-ServerKind = Literal["central", "distributed"]
+ParameterServerKind = Literal["central", "distributed"]
 """The kind of parameter server: one central server, or a server on each machine with a part of the weights."""
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
-SERVER_KINDS: Final[tuple[ServerKind, ...]] = get_args(ServerKind)
+SERVER_KINDS: Final[tuple[ParameterServerKind, ...]] = get_args(ParameterServerKind)
 
 # The smallest number of workers with this share of the best speed-up is reported, because machines cost money.
 _SUFFICIENT_SHARE: Final = 0.9
@@ -219,7 +219,7 @@ class AsynchronousTiming:
         transferred = max(max((self.worker_count - 1) * share, 1 - share) for share in held)
         return self.batches_per_worker * (2 * self.measured.transfer_s * transferred + self.slowest_gradient_s)
 
-    def time_range(self, server: ServerKind) -> TimeRange:
+    def time_range(self, server: ParameterServerKind) -> TimeRange:
         """Return the duration with parameter servers of the kind `server`, in the best and in the worst case.
 
         With distributed servers, both cases are equal, because the thesis has only one formula.
@@ -230,7 +230,7 @@ class AsynchronousTiming:
         time_s = self.distributed_servers_s(server_shares(tensors, servers=self.worker_count) if tensors else ())
         return TimeRange(time_s, time_s)
 
-    def update_s(self, server: ServerKind) -> float:
+    def update_s(self, server: ParameterServerKind) -> float:
         """Return the seconds that parameter servers of the kind `server` take to update all weights once.
 
         The thesis neglects this time. Distributed servers update their shards at the same time, so the largest shard
@@ -245,7 +245,7 @@ class AsynchronousTiming:
 
 
 def training_time_range(
-    measured: Measurements, *, mode: Mode, server: ServerKind, workers: int, as_printed_in_thesis: bool = False
+    measured: Measurements, *, mode: Mode, server: ParameterServerKind, workers: int, as_printed_in_thesis: bool = False
 ) -> TimeRange:
     """Return the duration of a training in the best and in the worst case (formulas 4.2 to 4.21).
 
@@ -306,7 +306,7 @@ class TrainingEstimate:
     """
 
     mode: Mode
-    server: ServerKind
+    server: ParameterServerKind
     worker_count: int
     time_range: TimeRange
     speed_up: float
@@ -315,7 +315,9 @@ class TrainingEstimate:
     thesis_speed_up: float
 
 
-def estimate_training(measured: Measurements, *, mode: Mode, server: ServerKind, workers: int) -> TrainingEstimate:
+def estimate_training(
+    measured: Measurements, *, mode: Mode, server: ParameterServerKind, workers: int
+) -> TrainingEstimate:
     """Estimate how long a training takes with several workers, and how many times faster it is than on one machine.
 
     Parameters
@@ -345,7 +347,7 @@ def estimate_training(measured: Measurements, *, mode: Mode, server: ServerKind,
 
 
 def estimate_each_worker_count(
-    measured: Measurements, *, mode: Mode, server: ServerKind, max_workers: int
+    measured: Measurements, *, mode: Mode, server: ParameterServerKind, max_workers: int
 ) -> Iterator[TrainingEstimate]:
     """Yield the estimate of a training with 1 worker, then with 2 workers, and so on up to `max_workers`.
 
@@ -356,7 +358,7 @@ def estimate_each_worker_count(
 
 
 def best_choice_sentences(
-    measured: Measurements, *, mode: Mode, max_workers: int, servers: Sequence[ServerKind] = SERVER_KINDS
+    measured: Measurements, *, mode: Mode, max_workers: int, servers: Sequence[ParameterServerKind] = SERVER_KINDS
 ) -> Iterator[Reason]:
     """Yield sentences about the best number of workers and kind of server for one mode.
 

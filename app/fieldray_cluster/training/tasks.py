@@ -33,7 +33,7 @@ from fieldray_adapt.networks.specification import Specification, Weights, initia
 from fieldray_adapt.training.classifier import Samples, Schedule, augmented_batch, draw_balanced_indices, smooth_labels
 from fieldray_adapt.training.engine_choice import open_engine
 from fieldray_adapt.training.engine_interface import Checkpointable, Engine, EngineName, EngineSettings
-from fieldray_cluster.training.formulas import ServerKind
+from fieldray_cluster.training.formulas import ParameterServerKind
 from fieldray_cluster.training.shard import UpdateRule
 
 Mode = Literal["local", "sync-join", "sync-split", "async"]
@@ -68,7 +68,7 @@ class TrainingPlan:
 
     workers: int = 1
     mode: Mode = "local"
-    server: ServerKind = "central"
+    server: ParameterServerKind = "central"
     splits_evenly: bool = True
     staleness: int | None = None
     takes_turns: bool = False

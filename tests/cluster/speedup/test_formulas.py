@@ -28,7 +28,7 @@ from fieldray_cluster.training.formulas import (
     ElementRanges,
     Measurements,
     Mode,
-    ServerKind,
+    ParameterServerKind,
     TimeRange,
     best_choice_sentences,
     estimate_each_worker_count,
@@ -136,7 +136,7 @@ def test_unequal_shares_of_the_weights_correct_4_12_and_4_21() -> None:
     ],
 )
 def test_updates_of_the_weights_add_their_time(
-    mode: Mode, server: ServerKind, update_s: float, expected: TimeRange
+    mode: Mode, server: ParameterServerKind, update_s: float, expected: TimeRange
 ) -> None:
     measured = replace(MEASURED, update_s=update_s)
     found = training_time_range(measured, mode=mode, server=server, workers=3)
@@ -178,7 +178,7 @@ TIMES = {
 }
 # Predicted speed-up on 1, 2, 4 and 8 workers for D = 128, evaluated independently from the same formulas; the networks
 # in the order of the table before.
-GOLDEN: list[tuple[Mode, ServerKind, tuple[tuple[float, ...], ...]]] = [
+GOLDEN: list[tuple[Mode, ParameterServerKind, tuple[tuple[float, ...], ...]]] = [
     ("sync-join", "central", (
         (0.065, 0.077, 0.084, 0.088), (0.645, 1.019, 1.434, 1.802),
         (0.920, 1.736, 3.118, 5.181), (0.336, 0.449, 0.539, 0.599),
@@ -204,7 +204,7 @@ GOLDEN: list[tuple[Mode, ServerKind, tuple[tuple[float, ...], ...]]] = [
 
 @pytest.mark.parametrize(("mode", "server", "networks"), GOLDEN)
 def test_the_golden_table_to_three_decimals(
-    mode: Mode, server: ServerKind, networks: tuple[tuple[float, ...], ...]
+    mode: Mode, server: ParameterServerKind, networks: tuple[tuple[float, ...], ...]
 ) -> None:
     for (name, (gradient_s, transfer_s)), expected in zip(TIMES.items(), networks, strict=True):
         measured = Measurements(gradient_s=gradient_s, transfer_s=transfer_s, batch_count=128)
@@ -302,7 +302,7 @@ def estimate(*arguments: str) -> tuple[int, str, str]:
 
 @pytest.mark.parametrize(("mode", "server", "networks"), GOLDEN)
 def test_every_mode_and_server_in_words_and_as_a_table(
-    mode: Mode, server: ServerKind, networks: tuple[tuple[float, ...], ...]
+    mode: Mode, server: ParameterServerKind, networks: tuple[tuple[float, ...], ...]
 ) -> None:
     expected = f"{networks[2][3]:.3f}"  # of SqueezeNet at N = 8
     code, out, _ = estimate(*ASKED, "--mode", mode, "--server", server)
