@@ -187,7 +187,9 @@ class PastRuns(RunOperations):
     def _deleted(self, done: DeletionResult) -> None:
         said = deletion_sentences(done)
         self._board.post(
-            "history", lambda t: " ".join(map(t.reason, said)), level="info" if done.is_overwritten else "warning"
+            "history",
+            lambda t: " ".join(map(t.reason, said)),
+            level="info" if done.is_deleted_data_overwritten else "warning",
         )
         self.deleted.emit(done)
         self.refresh()

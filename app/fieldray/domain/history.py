@@ -313,7 +313,7 @@ class DeletionResult:
 
     plan: DeletionPlan
     freed_bytes: int
-    is_overwritten: bool
+    is_deleted_data_overwritten: bool
     remaining_copies: Sequence[str] = ()
 
 

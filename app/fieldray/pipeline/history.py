@@ -292,7 +292,7 @@ def deletion_sentences(done: DeletionResult) -> tuple[Reason, ...]:
         left = [Path(copy) for copy in done.remaining_copies]
         names = ", ".join(copy.name for copy in left)
         said.append(reason("history_copies_left", folder=left[0].parent, names=names))
-    if not done.is_overwritten:
+    if not done.is_deleted_data_overwritten:
         said.append(reason("history_not_wiped"))
     return tuple(said)
 

@@ -145,7 +145,7 @@ def _delete(
     return DeletionResult(
         plan=plan,
         freed_bytes=before - database_size_bytes(path),
-        is_overwritten=is_overwritten,
+        is_deleted_data_overwritten=is_overwritten,
         remaining_copies=tuple(map(str, _set_aside(path))),
     )
 

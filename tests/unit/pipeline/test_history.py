@@ -18,5 +18,5 @@ from fieldray.pipeline.history import deletion_sentences
 )
 def test_the_message_states_the_freed_space_if_any(freed_bytes: int, said: list[str]) -> None:
     plan = DeletionPlan(run_ids=(1,), result_count=3, verdict_count=0, kept_verdict_count=0)
-    done = DeletionResult(plan=plan, freed_bytes=freed_bytes, is_overwritten=True)
+    done = DeletionResult(plan=plan, freed_bytes=freed_bytes, is_deleted_data_overwritten=True)
     assert [one.text for one in deletion_sentences(done)] == said

@@ -163,7 +163,7 @@ def test_no_file_contains_anything_of_a_deleted_run(store: ResultStore, path: Pa
     store.close()
     assert all(said in on_disk(path) for said in (SECRET_NAME.encode(), b"secretname", SECRET_PREVIEW))
     done = delete_runs(path, [first])
-    assert (done.plan.result_count, done.is_overwritten) == (2, True)
+    assert (done.plan.result_count, done.is_deleted_data_overwritten) == (2, True)
     assert rows_of(pictures_path(path), "SELECT COUNT(*) FROM pictures") == [(1,)]
     left = on_disk(path)
     assert (
@@ -180,7 +180,7 @@ def test_no_file_contains_anything_of_a_deleted_run(store: ResultStore, path: Pa
 
 def test_a_deleted_run_is_removed_from_the_log_while_another_window_is_open(store: ResultStore, path: Path) -> None:
     run_id = add(store, image("a", preview=SECRET_PREVIEW))
-    assert delete_runs(path, [run_id]).is_overwritten
+    assert delete_runs(path, [run_id]).is_deleted_data_overwritten
     assert SECRET_NAME.encode() not in on_disk(path) and SECRET_PREVIEW not in on_disk(path)
     assert store.runs() == ()
 
@@ -192,7 +192,7 @@ def test_a_deletion_reports_if_a_reader_prevents_overwriting(
     run_id = add(store, image("a"))
     with HistoryQuery(path) as reading, reading.snapshot():
         assert len(reading.runs()) == 1
-        assert not delete_runs(path, [run_id]).is_overwritten
+        assert not delete_runs(path, [run_id]).is_deleted_data_overwritten
     assert store.runs() == ()
 
 

@@ -47,7 +47,7 @@ def test_a_patient_is_deleted_from_all_runs_and_no_other_patient(path: Path) -> 
     plan = plan_patient_deletion(path, "MRN-1 ")
     assert (plan.run_ids, plan.result_count, plan.verdict_count, plan.patient_id) == ((1, 2), 4, 1, "MRN-1")
     done = delete_patient(path, "MRN-1", confirmed_plan=plan)
-    assert done.is_overwritten and done.plan.result_count == 4
+    assert done.is_deleted_data_overwritten and done.plan.result_count == 4
     assert [listed(path, run_id) for run_id in (1, 2)] == [["MRN-10"], ["MRN-10"]]
     kept = path.read_bytes() + pictures_path(path).read_bytes()
     assert b'MRN-1"' not in kept and b'NAME^MRN-1"' not in kept and b"JPEG of MRN-1 " not in kept
