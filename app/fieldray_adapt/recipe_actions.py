@@ -106,7 +106,7 @@ class RecipeKind:
     steps_by_name: Callable[[Any], Mapping[str, tuple[Step, ...]]] = lambda _: {}
     find_run_problems: Callable[[Any], list[Problem]] | None = None
     run_without_steps: Callable[[Any, str, LineHandler, Progress], None] | None = None
-    has_credits: bool = True
+    has_credits_file: bool = True
     can_divide_training: bool = False
 
 
@@ -203,7 +203,7 @@ def write_new_recipe(kind_name: str, path: Path) -> list[Path]:
     """
     kind = _known(kind_name)
     files = {path: recipe_template(kind.recipe_class)}
-    if kind.has_credits:
+    if kind.has_credits_file:
         files[path.with_name(f"{path.stem}.credits.md")] = _CREDITS
     for file in files:
         if file.exists():
@@ -381,7 +381,7 @@ RECIPE_KINDS: Final[dict[str, RecipeKind]] = {
         recipe_class=LungRecipe, find_problems=find_lung_problems, steps_by_name=_lung_steps, can_divide_training=True
     ),
     "pruning-study": RecipeKind(
-        recipe_class=StudyRecipe, find_problems=_check_study, run_without_steps=_perform_study, has_credits=False
+        recipe_class=StudyRecipe, find_problems=_check_study, run_without_steps=_perform_study, has_credits_file=False
     ),
 }
 """Each kind of recipe, by the value of a recipe's key `kind`. To add a kind, add an entry."""
