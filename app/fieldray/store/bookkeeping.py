@@ -145,7 +145,7 @@ SELECT_STAMP_KEY: Final = "SELECT value FROM secrets WHERE purpose = 'stamps'"
 # True for results that no later run uses. A failed image is tried again. A patient who was too young may be old enough.
 NEVER_REUSED_CONDITION: Final = "(status = 'failed' OR IFNULL(answers.reason, '') LIKE '[\"born_too_late\"%')"
 # The images of a run by key, and their results by position of the pack. Results to compute again have no stamp.
-SELECT_STAMPS: Final = f"""
+SELECT_FILE_STAMPS: Final = f"""
     SELECT images.id, image_key, answers.id AS answer_id, position,
            CASE WHEN {NEVER_REUSED_CONDITION} THEN NULL ELSE stamp END AS stamp
     FROM (SELECT id, image_key, stamp FROM images WHERE run_id = ? AND image_key >= ?

@@ -280,7 +280,7 @@ class ResultQuery:
 
     def image_stamps(self, run_id: int, first_key: bytes, *, limit: int) -> tuple[ImageStamps, ...]:
         """Return the file stamps of up to `limit` images of a run, by image key, from the key `first_key` on."""
-        rows = self._convert(with_checked_types, self._all(bookkeeping.SELECT_STAMPS, run_id, first_key, limit))
+        rows = self._convert(with_checked_types, self._all(bookkeeping.SELECT_FILE_STAMPS, run_id, first_key, limit))
         images = [list(found) for _, found in itertools.groupby(rows, itemgetter("id"))]
         return tuple(
             ImageStamps(
