@@ -347,7 +347,7 @@ class MainWindow(QMainWindow):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        self.toolbar.fit_to_window()
+        self.toolbar.fit_buttons_to_width()
         self.banners.refresh()
         self._fit_image()
 

@@ -127,12 +127,12 @@ class Toolbar(QWidget):
         model = packs.model
         more = (pack_trust_text(self._translator, model, packs),) if model and packs.loading is None else ()
         set_tooltip(self.pack_chip, *pack_in_use_texts(self._translator, packs), *more)
-        self.fit_to_window()
+        self.fit_buttons_to_width()
 
     def refresh_backend(self) -> None:
         """Show the names and states of the devices in use."""
         set_tooltip(self.backend_chip, *self._backend_text())
-        self.fit_to_window()
+        self.fit_buttons_to_width()
 
     # ---- building
 
@@ -170,9 +170,9 @@ class Toolbar(QWidget):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        self.fit_to_window()
+        self.fit_buttons_to_width()
 
-    def fit_to_window(self) -> None:
+    def fit_buttons_to_width(self) -> None:
         """Adapt the toolbar to the size of the window.
 
         If the controls do not fit into one row, the toolbar has two rows. Buttons show icons
