@@ -174,7 +174,7 @@ BUILT_IN_PLACEHOLDERS: Final = ("index", "run", "folder", "here")
 folder.
 """
 
-PROGRAM_WORD: Final = "fieldray"
+FIELDRAY_COMMAND_WORD: Final = "fieldray"
 """The first word of a command for this program, which is replaced by the program that is installed on the node."""
 
 MAX_TASK_COUNT: Final = 100_000

@@ -34,7 +34,7 @@ from fieldray.persistence import FileLock, LockHeldError, storage_problem
 from fieldray.reasons import Reason, reason
 from fieldray.typed_json import parse_json
 from fieldray_adapt.files import write_atomically
-from fieldray_cluster.workflow.recipe import PROGRAM_WORD
+from fieldray_cluster.workflow.recipe import FIELDRAY_COMMAND_WORD
 
 # ---- the journal
 
@@ -417,7 +417,7 @@ def _command_of(spec: TaskSpec) -> dict[str, Any]:
     words = list(spec.command)
     if spec.module:
         words = python_command(spec.module, *words)
-    elif words[0] == PROGRAM_WORD:
+    elif words[0] == FIELDRAY_COMMAND_WORD:
         words = program_command(*words[1:])
     return {"command": words, "folder": str(spec.working_folder), "output": str(spec.output_file)}
 
