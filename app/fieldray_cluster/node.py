@@ -105,8 +105,8 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
 def replace_dask_settings(*networks: str) -> None:
     """Replace Dask's settings by the settings of this program, reduce Dask's logging, and allow some networks.
 
-    `allowed_networks` are IP addresses and networks that this process may contact. Raises InternetRefused in a process
-    that is no process of a cluster.
+    `networks` are IP addresses and networks that this process may contact. Raises InternetRefused in a process that is
+    no process of a cluster.
     """
     dask.config.refresh(paths=[], env={})
     dask.config.set(_SETTINGS)

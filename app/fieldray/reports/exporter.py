@@ -183,7 +183,7 @@ class StoredRun:
         return self if result.pack_position == self.pack_position else replace(self, pack_position=result.pack_position)
 
     def split_by_pack(self) -> tuple[StoredRun, ...]:
-        """Return one copy of this run for each pack of the run. A copy's `pack_position` is the position of that pack."""
+        """Return one copy of this run for each pack. The `pack_position` of a copy is the position of that pack."""
         return tuple(replace(self, pack_position=position) for position in range(len(self.packs)))
 
 

@@ -301,7 +301,7 @@ class ResultQuery:
             return np.fromiter(map(itemgetter(0), self._connection.execute(query, values)), np.int64)
 
     def _results(self, rows: Sequence[sqlite3.Row], *, looks_inside: bool = True) -> tuple[StoredResult, ...]:
-        """Convert rows of the query `SELECT_RESULTS` to results with their thumbnails. `looks_inside` as in `images`."""
+        """Convert rows of `SELECT_RESULTS` to results with their thumbnails. `looks_inside` as in `images`."""
         kept = self._pictures.thumbnails((row["content_sha256"], row["frame"]) for row in rows)
 
         def made(row: sqlite3.Row) -> StoredResult:

@@ -5,7 +5,7 @@ All times are in seconds. `gradient_s` (t_grad in the thesis) is the time of one
 `batch_count` is D. Links are full duplex. The thesis neglects start, end and updates of the weights; `update_s` adds
 the updates.
 
-Names follow the thesis. Corrected functions have `corrected` in their name. The thesis has no `slowest_factor`, by
+Names follow the thesis. The thesis has no `slowest_factor`, by
 which one worker is slower than the others. The other workers are then served first. The thesis has no formula for the
 best number of workers. So the speed-up is computed for each number from 1.
 
