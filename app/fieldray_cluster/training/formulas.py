@@ -5,9 +5,9 @@ All times are in seconds. `gradient_s` (t_grad in the thesis) is the time of one
 `batch_count` is D. Links are full duplex. The thesis neglects start, end and updates of the weights; `update_s` adds
 the updates.
 
-Names follow the thesis. The thesis has no `slowest_factor`, by
-which one worker is slower than the others. The other workers are then served first. The thesis has no formula for the
-best number of workers. So the speed-up is computed for each number from 1.
+Names follow the thesis. The thesis has no `slowest_factor`, by which one worker is slower than the others. The other
+workers are then served first. The thesis has no formula for the best number of workers. So the speed-up is computed for
+each number from 1.
 
 The module also places the weights on parameter servers. The thesis (algorithm 3.7) places whole tensors in order, each
 on the server with the smallest load. A very large tensor makes one server the slowest in every transfer, although
