@@ -156,7 +156,7 @@ def backend_modules() -> list[str]:
     """Return the modules that support the devices (such as the Edge TPU), which are loaded by name."""
     from fieldray.backends import BACKENDS
 
-    return sorted({entry.backend_kind_function.partition(":")[0] for entry in BACKENDS})
+    return sorted({entry.backend_kind_function_path.partition(":")[0] for entry in BACKENDS})
 
 
 def data_files(root: Path, packs: Sequence[str]) -> list[tuple[str, str]]:

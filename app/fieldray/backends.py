@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-AUTO: Final = "auto"
+AUTOMATIC_DEVICE: Final = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,23 +31,23 @@ class BackendEntry:
     name: str
     title: str
     file_roles: tuple[str, ...]
-    backend_kind_function: str
+    backend_kind_function_path: str
     computes_on_cpu: bool = False
-    clock_setting_key: str = ""
+    clock_speed_setting_key: str = ""
 
 
 EDGE_TPU: Final = BackendEntry(
     name="edgetpu",
     title="Edge TPU",
     file_roles=("edgetpu",),
-    backend_kind_function="fieldray.inference.coral:make_backend_kind",
-    clock_setting_key="edgetpu_clock",
+    backend_kind_function_path="fieldray.inference.coral:make_backend_kind",
+    clock_speed_setting_key="edgetpu_clock",
 )
 CPU: Final = BackendEntry(
     name="cpu",
     title="CPU",
     file_roles=("litert",),
-    backend_kind_function="fieldray.inference.worker:make_backend_kind",
+    backend_kind_function_path="fieldray.inference.worker:make_backend_kind",
     computes_on_cpu=True,
 )
 
@@ -76,7 +76,7 @@ class BackendTable:
 
         Raises ValueError if the table already has a device with this name.
         """
-        if entry.name in (AUTO, *self.names):
+        if entry.name in (AUTOMATIC_DEVICE, *self.names):
             raise ValueError(f"there is a device {entry.name} already")
         self._entries.insert(0, entry)
         try:
@@ -90,4 +90,4 @@ BACKENDS: Final = BackendTable(EDGE_TPU, CPU)
 
 def device_choices() -> tuple[str, ...]:
     """Return the values that `--device` and the settings accept: "auto" and the name of each device."""
-    return (AUTO, *BACKENDS.names)
+    return (AUTOMATIC_DEVICE, *BACKENDS.names)

@@ -241,11 +241,11 @@ def accelerator_cases(model: Model, *, max_clock: bool = False) -> tuple[Benchma
     """
     cases = [BenchmarkCase(name=kind.name, model=model, kind=kind) for kind in _accelerators(Settings())]
     if max_clock:
-        fast = Settings({entry.clock_setting_key: "max" for entry in BACKENDS if entry.clock_setting_key})
+        fast = Settings({entry.clock_speed_setting_key: "max" for entry in BACKENDS if entry.clock_speed_setting_key})
         cases += [
             BenchmarkCase(name=f"{kind.name}, highest clock", model=model, kind=kind)
             for kind in _accelerators(fast)
-            if kind.entry.clock_setting_key
+            if kind.entry.clock_speed_setting_key
         ]
     return tuple(cases)
 

@@ -255,9 +255,11 @@ def known_backend_kinds(options: BackendOptions, *, table: BackendTable = BACKEN
 
     table  the known devices; by default those of `fieldray.backends`
     """
-    return tuple(pkgutil.resolve_name(entry.backend_kind_function)(options) for entry in table)
+    return tuple(pkgutil.resolve_name(entry.backend_kind_function_path)(options) for entry in table)
 
 
 def accelerator_kinds(options: BackendOptions) -> tuple[BackendKind, ...]:
     """Return the devices other than the CPU that the program knows (`fieldray.backends`), in order of preference."""
-    return tuple(pkgutil.resolve_name(entry.backend_kind_function)(options) for entry in BACKENDS if entry is not CPU)
+    return tuple(
+        pkgutil.resolve_name(entry.backend_kind_function_path)(options) for entry in BACKENDS if entry is not CPU
+    )

@@ -38,7 +38,7 @@ class Record:
                 name=backend,
                 title=backend,
                 file_roles=("litert",),
-                backend_kind_function="",
+                backend_kind_function_path="",
                 computes_on_cpu=backend == "cpu",
             ),
             open=lambda: Scripted(self),

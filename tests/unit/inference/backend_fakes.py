@@ -46,7 +46,7 @@ class Behaviour:
     def kind(self, name: BackendName = "edgetpu") -> BackendKind:
         """A device of its own kind, which runs the pack's CPU file."""
         return BackendKind(
-            entry=BackendEntry(name=name, title=name, file_roles=("litert",), backend_kind_function=""),
+            entry=BackendEntry(name=name, title=name, file_roles=("litert",), backend_kind_function_path=""),
             open=lambda: FakeBackend(self),
             probe=lambda model: self.unavailable_reason,
             absent_device_codes=frozenset({"edgetpu_not_here"}),

@@ -28,7 +28,7 @@ NOT_HERE = reason("start_failed", detail="there is no abacus")
 
 
 ENTRY = BackendEntry(
-    name="abacus", title="Abacus", file_roles=("abacus", "litert"), backend_kind_function=f"{__name__}:kind"
+    name="abacus", title="Abacus", file_roles=("abacus", "litert"), backend_kind_function_path=f"{__name__}:kind"
 )
 
 
@@ -85,7 +85,7 @@ def test_help_and_settings_name_the_device(capfd: pytest.CaptureFixture[str]) ->
 
 
 def test_a_pack_without_a_file_for_the_device_does_not_run_on_it() -> None:
-    bare = BackendEntry(name="oracle", title="Oracle", file_roles=("oracle",), backend_kind_function="")
+    bare = BackendEntry(name="oracle", title="Oracle", file_roles=("oracle",), backend_kind_function_path="")
     why = BackendKind(entry=bare, open=lambda: FakeBackend(Behaviour())).unavailable_reason(MODEL)
     assert why == reason("no_model_file", device="Oracle")
 
