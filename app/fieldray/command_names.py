@@ -62,7 +62,7 @@ class CommandLineModule(Protocol):
         """Add the commands of the optional package, with all their options, to the parser."""
 
 
-def optional_modules(name: str) -> Iterator[ModuleType]:
+def modules_of_optional_packages(name: str) -> Iterator[ModuleType]:
     """Yield the module named `name` from each installed optional package that has such a module."""
     for package in OPTIONAL_PACKAGES:
         try:
@@ -75,7 +75,7 @@ def optional_modules(name: str) -> Iterator[ModuleType]:
 @functools.cache
 def command_line_modules() -> tuple[CommandLineModule, ...]:
     """Return the modules `command_line` of the installed optional packages."""
-    return tuple(cast("CommandLineModule", module) for module in optional_modules("command_line"))
+    return tuple(cast("CommandLineModule", module) for module in modules_of_optional_packages("command_line"))
 
 
 def command_line_module_of(name: str) -> CommandLineModule | None:

@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from typing import Final
 
 import fieldray
-from fieldray.command_names import optional_modules
+from fieldray.command_names import modules_of_optional_packages
 from fieldray.plain_text import make_visible
 
 
@@ -542,7 +542,11 @@ def templates_of_subpackages() -> Mapping[str, Template]:
     """
     rooms = (f"fieldray.{found.name}.reasons" for found in pkgutil.iter_modules(fieldray.__path__) if found.ispkg)
     own = [import_module(name) for name in rooms if find_spec(name)]
-    return {code: text for module in (*own, *optional_modules("reasons")) for code, text in module.TEMPLATES.items()}
+    return {
+        code: text
+        for module in (*own, *modules_of_optional_packages("reasons"))
+        for code, text in module.TEMPLATES.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)
