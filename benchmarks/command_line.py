@@ -13,7 +13,7 @@ from typing import Any, Final
 from benchmarks.image_files import IMAGE_KINDS
 from fieldray import cli
 from fieldray.bench.benchmark_case import BenchmarkReport
-from fieldray.commands.bench import whole_number_from
+from fieldray.commands.bench import whole_number_at_least
 from fieldray.commands.console import Console
 from fieldray.commands.options import add_pack_options, load_pack, pack_library, pack_to_measure
 from fieldray.reports.document import console_lines
@@ -82,7 +82,7 @@ class Command:
 
 def _counts(text: str) -> tuple[int, ...]:
     """Parse a text such as `1,2,4` as whole numbers of 1 or more. Raises ArgumentTypeError."""
-    return tuple(map(whole_number_from(1), text.split(",")))
+    return tuple(map(whole_number_at_least(1), text.split(",")))
 
 
 def _file_kinds(text: str) -> tuple[str, ...]:
@@ -138,7 +138,7 @@ def _amount(text: str) -> float:
 
 
 def _number(name: str, default: int, text: str, *, minimum: int = 1, parameter: str | None = None) -> Argument:
-    more: dict[str, Any] = {"type": whole_number_from(minimum), "default": default, "metavar": "N"}
+    more: dict[str, Any] = {"type": whole_number_at_least(minimum), "default": default, "metavar": "N"}
     return name, {**more, **({"dest": parameter} if parameter else {}), "help": f"{text} (default: {default})"}
 
 

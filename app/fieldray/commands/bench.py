@@ -73,7 +73,7 @@ def _add_bench(actions: argparse._SubParsersAction[Any]) -> None:
         help="a pack to measure; can be given more than once",
     )
     device.add_argument(
-        "--threads", type=whole_number_from(1), default=1, metavar="N", help="threads on the CPU (default: 1)"
+        "--threads", type=whole_number_at_least(1), default=1, metavar="N", help="threads on the CPU (default: 1)"
     )
     for option, unit, text in (
         (
@@ -171,7 +171,7 @@ def run_host(options: argparse.Namespace, console: Console) -> int:
     cases = device.host_cases(
         model,
         cores=usable_cores(),
-        float_file=file_bytes(options.float_file) if options.float_file else None,
+        float_file=read_file_bytes(options.float_file) if options.float_file else None,
         max_clock=options.max_clock,
     )
     network = partial(device.measure_cases, options=device.MeasurementOptions(scopes=(device.NETWORK_SCOPE,)))
@@ -211,7 +211,7 @@ def print_report(report: BenchmarkReport, out: Path | None, console: Console) ->
     return 0
 
 
-def file_bytes(path: Path) -> bytes:
+def read_file_bytes(path: Path) -> bytes:
     """Return the content of a file that the command line names. Raises UsageProblem (unreadable)."""
     try:
         return path.read_bytes()
@@ -219,7 +219,7 @@ def file_bytes(path: Path) -> bytes:
         raise UsageProblem(reason("unreadable", detail=f"{path}: {error.strerror}")) from error
 
 
-def whole_number_from(minimum: int) -> Callable[[str], int]:
+def whole_number_at_least(minimum: int) -> Callable[[str], int]:
     """Return an argparse type for whole numbers of at least `minimum`."""
 
     def number(text: str) -> int:
@@ -294,13 +294,13 @@ def _add_effort(parser: argparse.ArgumentParser) -> None:
         "folder", nargs="?", type=parse_path_option, help="folder of images to use (default: generated images)"
     )
     add_pack_acceptance_options(parser)
-    least = whole_number_from(3)  # the first two are reported separately
+    least = whole_number_at_least(3)  # the first two are reported separately
     parser.add_argument(
         "--images", type=least, default=50, metavar="N", help="images per repetition, 3 or more (default: 50)"
     )
     parser.add_argument(
         "--repeats",
-        type=whole_number_from(1),
+        type=whole_number_at_least(1),
         default=5,
         metavar="N",
         help="repetitions, each in a fresh process (default: 5)",
