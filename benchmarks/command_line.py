@@ -72,7 +72,7 @@ class Command:
                 given["model"] = load_pack(library, pack, options)
             elif self.further_argument == "screen":
                 given["options"] = screen_options
-            return function(**given, notify=console.show_bar)
+            return function(**given, notify=console.show_progress_bar)
 
         parser.set_defaults(command=_writing_report(measured, typed, self.paths))
 

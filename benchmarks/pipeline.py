@@ -42,11 +42,15 @@ def run_benchmark(options: argparse.Namespace, console: Console) -> BenchmarkRep
         archive = _archive(options, model, Path(folder), console)
         opening = _opening(model, options, archive)
         results = compare_runs(
-            opening, archive, repeats=options.repeats, notify=console.show_bar, max_seconds=60 * options.minutes
+            opening,
+            archive,
+            repeats=options.repeats,
+            notify=console.show_progress_bar,
+            max_seconds=60 * options.minutes,
         )
         rules = _rules(model, options)
         for number in range(options.repeats):
-            console.show_bar(f"whole processes, {number + 1} of {options.repeats}")
+            console.show_progress_bar(f"whole processes, {number + 1} of {options.repeats}")
             for name, spent_s in _whole_cpu_s(archive, opening, rules).items():
                 results.whole_cpu_s.setdefault(name, []).append(spent_s / len(archive.mixed_files))
         results.first_result_s = tuple(_starts(archive, rules, options, Path(folder), console))
@@ -63,7 +67,7 @@ def _archive(options: argparse.Namespace, model: Model, folder: Path, console: C
         kinds=options.kinds,
         age_years=sum(ages) // 2 if ages else None,
     )
-    archive = make_archive(folder / "archive", wanted, source=options.folder, notify=console.show_bar)
+    archive = make_archive(folder / "archive", wanted, source=options.folder, notify=console.show_progress_bar)
     for kind in IMAGE_KINDS.values():
         if wanted.count(kind.name) and kind.name not in archive.files:
             console.print_line(f"{kind.name} is left out: without python-gdcm the usual script cannot read it here")
@@ -110,7 +114,7 @@ def _starts(
     paths = list(itertools.islice(sorted(archive.mixed_folder.iterdir()), _STARTING_IMAGES))
     few = fill_folder(folder / "start", paths, len(paths))
     for number in range(options.repeats):
-        console.show_bar(f"start {number + 1} of {options.repeats}")
+        console.show_progress_bar(f"start {number + 1} of {options.repeats}")
         yield screen_once(few, rules).first_s
 
 

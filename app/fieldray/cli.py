@@ -33,7 +33,7 @@ from fieldray.command_names import (
     command_line_modules,
     is_command,
 )
-from fieldray.commands.console import Console, add_command, refuse_expanded_file_names, system_console
+from fieldray.commands.console import Console, add_command, refuse_shell_expanded_names, system_console
 from fieldray.errors import (
     BackendProblem,
     FieldrayError,
@@ -88,7 +88,7 @@ def run(
         return 2
     with _cancelled_by_signals() as signals:
         try:
-            refuse_expanded_file_names(arguments)
+            refuse_shell_expanded_names(arguments)
             return _perform(
                 (parser or command_parser(open_window, only_command=arguments[0])).parse_args(arguments),
                 console,

@@ -73,7 +73,7 @@ def log_library_messages(console: Console) -> Iterator[None]:
     The C++ code of TensorFlow writes to file descriptor 2 directly, not through `sys.stderr`. Therefore file descriptor
     2 is replaced. The messages of `console` go to a duplicate of the original descriptor.
     """
-    if not console.writes_to_stderr:
+    if not console.prints_errors_to_stderr:
         yield
         return
     own = os.dup(2)
@@ -226,4 +226,4 @@ class ProgressBar:
         elapsed_s = now_s - self._began_s
         rate = (done - 1) / elapsed_s if elapsed_s > 0 and done > 1 else 0.0
         left_s = (total - done) / rate if rate else None
-        self._console.show_bar(f"{what} {progress_text(done, total, rate, left_s)}")
+        self._console.show_progress_bar(f"{what} {progress_text(done, total, rate, left_s)}")

@@ -50,7 +50,7 @@ class Console:
 
     def print_line(self, text: str = "") -> None:
         """Print one line for a person on standard output, or on standard error if a program reads standard output."""
-        self.clear_bar()
+        self.clear_progress_bar()
         self._write(self._error if self.is_output_for_program else self._out, make_visible(text) + "\n")
 
     def print_lines(self, texts: Iterable[str]) -> None:
@@ -60,11 +60,11 @@ class Console:
 
     def print_error(self, text: str) -> None:
         """Print one line on standard error. The line begins with the name of the program."""
-        self.clear_bar()
+        self.clear_progress_bar()
         self._write(self._error, f"fieldray: {make_visible(text)}\n")
 
     @property
-    def writes_to_stderr(self) -> bool:
+    def prints_errors_to_stderr(self) -> bool:
         """Whether errors go to the standard error of this process, rather than to a file or another stream."""
         with contextlib.suppress(OSError, ValueError):
             return self._error.fileno() == 2
@@ -75,11 +75,11 @@ class Console:
         before, self._error = self._error, stream
         return before
 
-    def write_program_line(self, line: str) -> None:
+    def write_machine_readable_line(self, line: str) -> None:
         """Write one line for a program to standard output, and flush the stream."""
         self._write(self._out, line + "\n")
 
-    def show_bar(self, text: str) -> None:
+    def show_progress_bar(self, text: str) -> None:
         """Show a text as the progress bar on standard error. Nothing is written if nobody can see the bar."""
         shown = make_visible(text)
         if self._error.isatty():
@@ -89,7 +89,7 @@ class Console:
             self._logged_s = self._clock()
             self._write(self._error, shown + "\n")
 
-    def clear_bar(self) -> None:
+    def clear_progress_bar(self) -> None:
         """Erase the progress bar before a line is printed."""
         if self._bar_width:
             self._write(self._error, "\r" + " " * self._bar_width + "\r")
@@ -221,7 +221,7 @@ def duration_text(seconds: float) -> str:
 _END_OF_OPTIONS: Final = "--"
 
 
-def refuse_expanded_file_names(arguments: Sequence[str]) -> None:
+def refuse_shell_expanded_names(arguments: Sequence[str]) -> None:
     """Raise UsageProblem for options and commands that a shell may have made from file names by `*`.
 
     An option is rejected if a file in the current folder has the option's name. A command line is rejected if every

@@ -253,7 +253,7 @@ def run_export(options: argparse.Namespace, console: Console) -> int:
     written = export_run(
         request,
         make_workers=lambda: open_workers(settings, number_of_workers(settings)),
-        progress=lambda done, total: console.show_bar(f"Reports {done}/{total}"),
+        progress=lambda done, total: console.show_progress_bar(f"Reports {done}/{total}"),
         note=left_out.append,
     )
     console.print_lines(f"Written: {path}" for path in written)
@@ -419,7 +419,7 @@ def _show_share(console: Console, code: str, share: float) -> None:
     code   code of the message
     share  the finished part of the operation, 0..1
     """
-    console.show_bar(reason(code, percent=round(100 * share)).text)
+    console.show_progress_bar(reason(code, percent=round(100 * share)).text)
 
 
 def _megabytes(size_bytes: int) -> str:

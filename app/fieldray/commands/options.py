@@ -236,7 +236,7 @@ def write_json(
     """
     if target == "-":
         console.is_output_for_program = True
-        console.write_program_line(text.rstrip("\n"))
+        console.write_machine_readable_line(text.rstrip("\n"))
     elif target:
         from fieldray.reports.outputs import is_stream, write_output
 

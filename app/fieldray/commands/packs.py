@@ -191,7 +191,7 @@ def run_constancy(options: argparse.Namespace, console: Console) -> int:
         else:
             with Session(load_settings()[0], lambda _: None) as session:
                 session.use_packs(model)
-                console.show_bar(model.pack_name)
+                console.show_progress_bar(model.pack_name)
                 said = run_constancy_test(session, records)
         console.print_lines(why.text for why in said)
         codes = {why.code for why in said} - {"constancy_not_run"}

@@ -73,7 +73,7 @@ def open_json_lines(
     receives each line at once. Raises UsageProblem, StorageProblem.
     """
     if target is None or target == "-":
-        yield None if target is None else console.write_program_line
+        yield None if target is None else console.write_machine_readable_line
         return
     path, problem, is_reported = Path(target), None, False
     try:
@@ -351,7 +351,10 @@ class RunReport:
     def _add_maps(self, session: Session, pack_in_run: PackOfRun, pack: PackSummary, folder: Path) -> int:
         total = sum(pack.counts.values())
         number, missing = session.write_heat_maps(
-            pack_in_run, folder, pack=pack.model, progress=lambda done: self._console.show_bar(f"Maps {done}/{total}")
+            pack_in_run,
+            folder,
+            pack=pack.model,
+            progress=lambda done: self._console.show_progress_bar(f"Maps {done}/{total}"),
         )
         self._console.print_line(f"Written: {folder} (maps of {number} {'image' if number == 1 else 'images'})")
         if missing:
@@ -366,7 +369,7 @@ class RunReport:
             out,
             formats,
             options=options,
-            progress=lambda done, total: self._console.show_bar(f"Reports {done}/{total}"),
+            progress=lambda done, total: self._console.show_progress_bar(f"Reports {done}/{total}"),
             note=left_out.append,
         )
         self._console.print_lines(f"Written: {path}" for path in written)
@@ -420,7 +423,7 @@ class RunReport:
 
     def _show(self, event: Progress) -> None:
         figures = event.done, event.total, event.images_per_s, event.remaining_s
-        self._console.show_bar(progress_text(*figures, is_final=event.total_is_final))
+        self._console.show_progress_bar(progress_text(*figures, is_final=event.total_is_final))
 
     def _sum_up(self) -> None:
         print_line, seconds = self._console.print_line, time.monotonic() - self._began_s

@@ -110,7 +110,9 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
     with ArchiveFolder(options.out) as folder:
         folder.store_request(request)
         try:
-            make_image_list(folder, paths, settings, progress=lambda n: console.show_bar(f"Listing images: {n}"))
+            make_image_list(
+                folder, paths, settings, progress=lambda n: console.show_progress_bar(f"Listing images: {n}")
+            )
         except UsageProblem as problem:
             if problem.reason.code != "no_image_in":
                 raise
@@ -164,7 +166,7 @@ def _show(console: Console, progress: ArchiveProgress) -> None:
     text = progress_text(
         progress.screened_image_count, progress.image_count, progress.images_per_s, progress.remaining_s
     )
-    console.show_bar(f"{text}  {_nodes(progress)}".rstrip())
+    console.show_progress_bar(f"{text}  {_nodes(progress)}".rstrip())
 
 
 def _sum_up(console: Console, summary: PackSummary, progress: ArchiveProgress, run_id: int, database: Path) -> int:

@@ -151,7 +151,9 @@ def run_fetch(options: argparse.Namespace, console: Console) -> int:
     with lock_run_folder(recipe.run):
         for address, folder in image_copy_folders(document).items():
             copied = copy_objects(
-                ObjectServer(address), folder, progress=lambda done, total: console.show_bar(f"objects {done}/{total}")
+                ObjectServer(address),
+                folder,
+                progress=lambda done, total: console.show_progress_bar(f"objects {done}/{total}"),
             )
             console.print_line(
                 f"{address}: {copied.object_count} objects, {copied.downloaded_object_count} of them new, in {folder}"
@@ -327,10 +329,10 @@ def _print_advice(
 def _print_table(options: argparse.Namespace, console: Console, measured: Measurements, workers: int) -> None:
     server = options.server or _USUAL_SERVER
     known = list(estimate_each_worker_count(measured, mode=options.mode, server=server, max_workers=workers))
-    console.write_program_line(";".join(("workers", "speed_up", "worst", "best", "printed")))
+    console.write_machine_readable_line(";".join(("workers", "speed_up", "worst", "best", "printed")))
     for one in known:
         figures = (one.speed_up, one.lowest_speed_up, one.highest_speed_up, one.thesis_speed_up)
-        console.write_program_line(";".join((str(one.worker_count), *(f"{figure:.6f}" for figure in figures))))
+        console.write_machine_readable_line(";".join((str(one.worker_count), *(f"{figure:.6f}" for figure in figures))))
 
 
 def _measured(options: argparse.Namespace) -> Measurements:

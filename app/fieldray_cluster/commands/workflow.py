@@ -69,7 +69,7 @@ def run_status(options: argparse.Namespace, console: Console) -> int:
         raise UsageProblem(reason("workflow_no_task", task=options.task))
     if options.json:
         for state in shown:
-            console.write_program_line(json.dumps(task_row(state), ensure_ascii=False))
+            console.write_machine_readable_line(json.dumps(task_row(state), ensure_ascii=False))
         return 0
     for state in shown:
         row = task_row(state)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.cli import CANCELLED_EXIT_CODE, run
-from fieldray.commands.console import refuse_expanded_file_names, system_console
+from fieldray.commands.console import refuse_shell_expanded_names, system_console
 from fieldray.errors import UsageProblem
 
 FINGERPRINT = "ab12" * 16
@@ -60,11 +60,11 @@ def test_ordinary_arguments_are_accepted(here: Path) -> None:
         ["screen", "./--trust"],
         ["packs", "list"],
     ):
-        refuse_expanded_file_names(arguments)
+        refuse_shell_expanded_names(arguments)
     with pytest.raises(UsageProblem):
-        refuse_expanded_file_names(["screen", "images"])
+        refuse_shell_expanded_names(["screen", "images"])
     (here / "screen").rmdir()
-    refuse_expanded_file_names(["screen", "images"])
+    refuse_shell_expanded_names(["screen", "images"])
 
 
 @pytest.mark.parametrize("option", ["--json", "--out", "--maps"])

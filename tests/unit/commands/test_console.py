@@ -26,7 +26,7 @@ def test_messages_go_to_standard_error_if_standard_output_is_read_by_a_program()
     console.print_line("to people")
     console.is_output_for_program = True
     console.print_line("beside")
-    console.write_program_line("{}")
+    console.write_machine_readable_line("{}")
     console.print_error("wrong")
     assert out.getvalue() == "to people\n{}\n"
     assert error.getvalue() == "beside\nfieldray: wrong\n"
@@ -41,8 +41,8 @@ def test_a_console_that_cannot_show_a_name_shows_its_escapes() -> None:
 def test_a_progress_bar_is_cleared_before_a_line() -> None:
     out, error = io.StringIO(), Terminal()
     console = Console(out, error)
-    console.show_bar("12345")
-    console.show_bar("12")
+    console.show_progress_bar("12345")
+    console.show_progress_bar("12")
     console.print_line("line")
     assert error.getvalue() == "\r12345\r12   \r  \r"
     assert out.getvalue() == "line\n"
@@ -50,7 +50,7 @@ def test_a_progress_bar_is_cleared_before_a_line() -> None:
 
 def test_no_progress_bar_without_a_terminal() -> None:
     error = io.StringIO()
-    Console(io.StringIO(), error).show_bar("12345")
+    Console(io.StringIO(), error).show_progress_bar("12345")
     assert error.getvalue() == ""
 
 
@@ -60,7 +60,7 @@ def test_without_a_terminal_progress_is_a_line_every_ten_seconds() -> None:
     console.logs_progress = True
     for second in range(0, 31, 3):
         now[0] = second
-        console.show_bar(f"{second} of 30")
+        console.show_progress_bar(f"{second} of 30")
     assert error.getvalue() == "12 of 30\n24 of 30\n"
 
 
@@ -69,8 +69,8 @@ def test_a_closed_pipe_is_noted_and_breaks_nothing() -> None:
     os.close(read)
     with os.fdopen(write, "w", encoding="utf-8") as out:
         console = Console(out, io.StringIO())
-        console.write_program_line("{}")
-        console.write_program_line("{}")
+        console.write_machine_readable_line("{}")
+        console.write_machine_readable_line("{}")
         assert console.has_failed_stream
 
 
@@ -92,8 +92,8 @@ def test_a_full_disk_behind_standard_output_is_reported_once() -> None:
     error = io.StringIO()
     with open("/dev/full", "w", encoding="utf-8") as out:  # noqa: PTH123
         console = Console(out, error)
-        console.write_program_line("{}")
-        console.write_program_line("{}")
+        console.write_machine_readable_line("{}")
+        console.write_machine_readable_line("{}")
         assert console.has_failed_stream
     assert error.getvalue() == "fieldray: Cannot write to standard output: No space left on device.\n"
 
@@ -104,8 +104,8 @@ def test_every_message_is_one_line_whatever_its_text(text: str) -> None:
     console = Console(out, error)
     console.print_line(text)
     console.print_error(text)
-    console.show_bar(text)
-    console.clear_bar()
+    console.show_progress_bar(text)
+    console.clear_progress_bar()
     said, errors = out.getvalue(), error.getvalue()
     assert said.count("\n") == 1 and said.endswith("\n")
     line, bar = errors.split("\n")
