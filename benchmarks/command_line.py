@@ -15,7 +15,7 @@ from fieldray import cli
 from fieldray.bench.benchmark_case import BenchmarkReport
 from fieldray.commands.bench import whole_number_at_least
 from fieldray.commands.console import Console
-from fieldray.commands.options import add_pack_options, load_pack, pack_library, pack_to_measure
+from fieldray.commands.options import add_pack_options, load_pack, name_of_pack_to_measure, pack_library
 from fieldray.reports.document import console_lines
 from fieldray_cluster.training.formulas import MODES
 
@@ -68,7 +68,7 @@ class Command:
             given = {each: getattr(options, each) for each in own}
             if self.further_argument == "pack":
                 library = pack_library()
-                pack = options.pack or pack_to_measure(library)
+                pack = options.pack or name_of_pack_to_measure(library)
                 given["model"] = load_pack(library, pack, options)
             elif self.further_argument == "screen":
                 given["options"] = screen_options

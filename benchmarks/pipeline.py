@@ -22,7 +22,7 @@ from benchmarks.reports import Goal, max_goal
 from benchmarks.screening import fill_folder, screen_once
 from fieldray.bench.benchmark_case import BenchmarkReport, Block, BulletList, Table
 from fieldray.commands.console import Console
-from fieldray.commands.options import load_pack, pack_library, pack_to_measure
+from fieldray.commands.options import load_pack, name_of_pack_to_measure, pack_library
 from fieldray.domain.model import Model
 from fieldray.process_environment import usable_cores
 from fieldray.processes.wire import Message
@@ -36,7 +36,7 @@ def run_benchmark(options: argparse.Namespace, console: Console) -> BenchmarkRep
     Raises PackProblem, UsageProblem, ScreeningFailed.
     """
     library = pack_library()
-    options.pack = str(library.find(options.pack or pack_to_measure(library)).folder)
+    options.pack = str(library.find(options.pack or name_of_pack_to_measure(library)).folder)
     model = load_pack(library, options.pack, options)
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as folder:
         archive = _archive(options, model, Path(folder), console)

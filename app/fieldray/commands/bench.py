@@ -24,8 +24,8 @@ from fieldray.commands.options import (
     add_pack_acceptance_options,
     add_pack_options,
     load_pack,
+    name_of_pack_to_measure,
     pack_library,
-    pack_to_measure,
 )
 from fieldray.errors import UsageProblem
 from fieldray.paths import data_folder
@@ -129,7 +129,7 @@ def run_device(options: argparse.Namespace, console: Console) -> int:
     from fieldray.bench.benchmark_case import cases_on_all_backends
 
     library = pack_library()
-    names = options.pack or (pack_to_measure(library),)
+    names = options.pack or (name_of_pack_to_measure(library),)
     models = [load_pack(library, name, options) for name in names]
     cases = [case for model in models for case in cases_on_all_backends(model, threads=options.threads)]
     meter = device.EnergyMeter()
@@ -194,7 +194,7 @@ def load_pack_to_measure(options: argparse.Namespace) -> Model:
     Raises PackProblem, StorageProblem.
     """
     library = pack_library()
-    return load_pack(library, options.pack or pack_to_measure(library), options)
+    return load_pack(library, options.pack or name_of_pack_to_measure(library), options)
 
 
 def print_report(report: BenchmarkReport, out: Path | None, console: Console) -> int:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fieldray.settings import Settings
 
 T = TypeVar("T")
-UNCONFIRMED_PACK_CODES: Final = (
+CONFIRMABLE_PACK_PROBLEM_CODES: Final = (
     "pack_older",
     "pack_legacy",
     "pack_namesake",
@@ -139,9 +139,9 @@ def load_pack(
         folder = library.find(name, skipped_folders=broken).folder
         try:
             load = partial(library.load, folder, allow_legacy=options.allow_legacy)
-            model = call_with_trust(library, name, options, load)
+            model = use_pack_with_granted_trust(library, name, options, load)
         except PackProblem as problem:
-            if problem.reason.code in UNCONFIRMED_PACK_CODES or folder in broken:
+            if problem.reason.code in CONFIRMABLE_PACK_PROBLEM_CODES or folder in broken:
                 raise
             broken[folder] = problem.reason
         else:
@@ -152,7 +152,9 @@ def load_pack(
             return model
 
 
-def call_with_trust(library: PackLibrary, name: str, options: argparse.Namespace, use: Callable[..., T]) -> T:
+def use_pack_with_granted_trust(
+    library: PackLibrary, name: str, options: argparse.Namespace, use: Callable[..., T]
+) -> T:
     """Call `use`, which loads or installs a pack, with the trust that the options grant. Returns the result of `use`.
 
     name  name of the pack, with or without the signer
@@ -196,7 +198,7 @@ def default_pack_name(library: PackLibrary) -> str:
     raise PackNotChosen(why, [describe_pack_candidate(candidate) for candidate in packs])
 
 
-def pack_to_measure(library: PackLibrary) -> str:
+def name_of_pack_to_measure(library: PackLibrary) -> str:
     """Return the name or folder of a pack for benchmarks: the site's default pack, or else the first usable pack.
 
     Benchmarks involve no patients, so a pack may be chosen without asking the user.

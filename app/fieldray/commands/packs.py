@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from fieldray.commands.console import Console, add_command, add_command_group, parse_path_option, parse_text_option
 from fieldray.commands.options import (
-    UNCONFIRMED_PACK_CODES,
+    CONFIRMABLE_PACK_PROBLEM_CODES,
     add_pack_options,
     add_trust_options,
-    call_with_trust,
     load_pack,
     pack_library,
+    use_pack_with_granted_trust,
 )
 from fieldray.errors import PackProblem, UsageProblem
 from fieldray.paths import data_folder
@@ -163,7 +163,7 @@ def run_install(options: argparse.Namespace, console: Console) -> int:
     """
     library = pack_library()
     folder = library.find(options.pack).folder
-    installed = call_with_trust(library, options.pack, options, partial(library.install, folder))
+    installed = use_pack_with_granted_trust(library, options.pack, options, partial(library.install, folder))
     console.print_line(f"Installed: {installed}")
     return 0
 
@@ -183,7 +183,9 @@ def run_constancy(options: argparse.Namespace, console: Console) -> int:
     console.print_lines(reason("constancy_not_run", device=pack, detail=why.text).text for pack, why in left_out)
     if not (names or left_out):
         console.print_error(reason("no_pack").text)
-    is_well = bool(names) and all(why.code in UNCONFIRMED_PACK_CODES for _, why in left_out)  # unconfirmed is no fault
+    is_well = bool(names) and all(
+        why.code in CONFIRMABLE_PACK_PROBLEM_CODES for _, why in left_out
+    )  # unconfirmed is no fault
     for name in names:
         model = load_pack(library, name, options)
         if options.status:
