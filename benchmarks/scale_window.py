@@ -17,7 +17,7 @@ import psutil
 from PySide6.QtCore import QEventLoop, Qt, QTimer
 from PySide6.QtWidgets import QApplication
 
-from fieldray.desktop.application import Application, shorten_switch_interval
+from fieldray.desktop.application import Application, shorten_thread_switch_interval
 from fieldray.desktop.worklist_rows import COLUMN_KEYS
 from fieldray.domain.run import ImageDone, RunChanged
 from fieldray.paths import results_path
@@ -78,7 +78,7 @@ def real_window(pack_id: str) -> Iterator[Application]:
     qt = cast("QApplication", QApplication.instance() or QApplication([]))
     qt.setQuitOnLastWindowClosed(False)
     application = Application(qt, Settings({"language": "en", "theme": "light", "pack": pack_id}))
-    shorten_switch_interval(application)
+    shorten_thread_switch_interval(application)
     ended: list[bool] = []
     application.ended.connect(lambda: ended.append(True))
     application.show()

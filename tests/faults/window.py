@@ -16,7 +16,7 @@ from PySide6.QtCore import QObject, Signal
 from PySide6.QtWidgets import QApplication
 
 from faults.fault_run import FaultRun
-from fieldray.desktop.application import Application, shorten_switch_interval
+from fieldray.desktop.application import Application, shorten_thread_switch_interval
 from fieldray.desktop.background import Services
 from fieldray.domain.run import DrivesChanged, Publish
 from fieldray.packs.site_choices import RememberedPacks
@@ -135,7 +135,7 @@ def go_with_window(run: FaultRun) -> dict[str, Any]:
     qt.setQuitOnLastWindowClosed(False)
     front_end = WindowFrontEnd(run, run.clinic.settings)
     front_end.application.ended.connect(qt.quit)
-    shorten_switch_interval(front_end.application)
+    shorten_thread_switch_interval(front_end.application)
     front_end.application.show()
     qt.exec()
     if front_end.error:

@@ -269,7 +269,7 @@ def disable_dialog_history() -> None:
     QSettings.setPath(QSettings.Format.NativeFormat, QSettings.Scope.UserScope, os.devnull)
 
 
-def shorten_switch_interval(application: Application) -> None:
+def shorten_thread_switch_interval(application: Application) -> None:
     """Shorten the time that the window's thread waits for other Python threads, in this process from now on.
 
     Also, full garbage collections become rare, and large freed blocks of memory return to the operating system.
@@ -310,7 +310,7 @@ def run_application(paths: Sequence[Path]) -> int:
         application = Application(qt, settings)
         application.ended.connect(qt.quit)
         application.show_settings_problems(problems)
-        shorten_switch_interval(application)
+        shorten_thread_switch_interval(application)
         with application.show_uncaught_errors(), application.close_on_signals():
             try:
                 application.show()
