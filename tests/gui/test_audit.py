@@ -11,7 +11,7 @@ from fake_rooms import SPEC
 from PySide6.QtWidgets import QApplication, QComboBox
 
 from fieldray.audit.report import ScreeningPrices
-from fieldray.desktop.audit_page import AuditPage, LocalPointDialog
+from fieldray.desktop.audit_page import AuditPage, LocalOperatingPointDialog
 from fieldray.domain.run import PackOfRun
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
@@ -128,7 +128,7 @@ def test_a_report_is_saved_in_the_language_of_the_window(desk: Desk, page: Audit
 def test_a_local_point_needs_a_yes_with_two_names_and_is_then_offered(desk: Desk, page: AuditPage) -> None:
     show(desk, page)
     page.take_button.click()
-    (dialog,) = (found for found in QApplication.topLevelWidgets() if isinstance(found, LocalPointDialog))
+    (dialog,) = (found for found in QApplication.topLevelWidgets() if isinstance(found, LocalOperatingPointDialog))
     assert not dialog.yes_button.isEnabled()
     dialog.name.setText("ours")
     assert not dialog.yes_button.isEnabled()

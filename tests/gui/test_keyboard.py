@@ -38,7 +38,7 @@ from PySide6.QtWidgets import (
 from test_first_run import settings, two_packs
 
 import fieldray.desktop
-from fieldray.desktop.audit_page import LocalPointDialog
+from fieldray.desktop.audit_page import LocalOperatingPointDialog
 from fieldray.desktop.dialogs import (
     AboutDialog,
     DocumentDialog,
@@ -329,7 +329,7 @@ def dialogs(desk: Desk, translator: Translator, text: str = "made up") -> Iterat
     yield guide_dialog(translator, window)
     yield KeyListDialog(translator, window)
     yield DocumentDialog("Model card", text, translator, window)
-    yield LocalPointDialog(text, translator, window)
+    yield LocalOperatingPointDialog(text, translator, window)
     for kind in get_args(QuestionKind):
         yield PackDialog(PackQuestion(kind=kind, candidate=asked, reason=why), bench.packs, translator, window)
     yield SettingsDialog(bench.settings, translator, window)

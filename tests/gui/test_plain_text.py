@@ -28,7 +28,7 @@ from PySide6.QtWidgets import (
 from test_keyboard import dialogs as each_dialog
 
 import fieldray.desktop
-from fieldray.desktop.audit_page import LocalPointDialog
+from fieldray.desktop.audit_page import LocalOperatingPointDialog
 from fieldray.desktop.widgets import PlainButton, plain_tooltip_text
 from fieldray.domain.finding import FailedOutcome, Outcome, RefusedOutcome, ScreenedOutcome
 from fieldray.domain.image import ImageHeader, ImageRef
@@ -287,7 +287,7 @@ def test_nothing_is_markup_in_an_audit(desk: Desk, text: str) -> None:
     auditing.save_report(auditing.report, Path("/out") / text, language="en")
     desk.until(lambda: any(notice.key == "export" for notice in desk.bench.notice_board.notices))
     page.take_button.click()
-    (dialog,) = (found for found in QApplication.topLevelWidgets() if isinstance(found, LocalPointDialog))
+    (dialog,) = (found for found in QApplication.topLevelWidgets() if isinstance(found, LocalOperatingPointDialog))
     assert_plain(text)
     dialog.close()
     desk.rooms.audit.problem = UsageProblem(hostile_reason(text))

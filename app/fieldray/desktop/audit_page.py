@@ -293,7 +293,7 @@ class AuditPage(Page):
         ask_for_paths(self, title, mode, lambda paths: save(paths[0]), translator)
 
     def _offer_local_point(self, report: AuditReport) -> None:
-        dialog = LocalPointDialog(AuditText(report, self._translator).proposal_text(), self._translator, self)
+        dialog = LocalOperatingPointDialog(AuditText(report, self._translator).proposal_text(), self._translator, self)
         dialog.accepted.connect(
             lambda: self._auditing.store_operating_point(dialog.name.text().strip(), dialog.person.text().strip())
         )
@@ -334,7 +334,7 @@ def _shown(blocks: Sequence[Block]) -> list[QWidget]:
     return parts
 
 
-class LocalPointDialog(QDialog):
+class LocalOperatingPointDialog(QDialog):
     """The dialog in which a person confirms a local operating point.
 
     The person must enter a name for the operating point, and the person's own name.
