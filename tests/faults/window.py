@@ -99,16 +99,16 @@ class WindowFrontEnd(QObject):
             session=StartingHere(session, self._begun),
             library=clinic.packs,
             remembered_packs=memory,
-            may_lack_ages=lambda paths: False,
+            may_lack_patient_ages=lambda paths: False,
             are_empty_folders=lambda paths: False,
             drives=SimpleNamespace(close=lambda: None),  # the fault run itself announces changes of drives
             auditor=Auditor(session.database, clinic.packs.site_points),
             history=History(session.database),
             priors=PriorFinder(session.database, system_comparer_factory(settings)),
             constancy=ConstancyRecords(session.database.parent),
-            check_constancy=lambda: (),
-            read_load_study=lambda: None,
-            run_load_study=lambda folder, signer, progress: None,
+            run_constancy_test=lambda: (),
+            read_computer_load_study=lambda: None,
+            run_computer_load_study=lambda folder, signer, progress: None,
         )
 
     def _go(self) -> None:

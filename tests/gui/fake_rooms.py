@@ -574,15 +574,15 @@ class FakeRooms:
             library=self.library,
             remembered_packs=self.remembered_packs,
             are_empty_folders=are_empty_folders,
-            may_lack_ages=lambda paths: self.lacks_ages,
+            may_lack_patient_ages=lambda paths: self.lacks_ages,
             drives=self.drives,
             auditor=self.audit,
             history=self.history or History(self.database),
             priors=self.priors,
             constancy=ConstancyRecords(self.database.parent),
-            check_constancy=self._check_constancy,
-            read_load_study=lambda: self.load_study,
-            run_load_study=self._measure_load,
+            run_constancy_test=self._check_constancy,
+            read_computer_load_study=lambda: self.load_study,
+            run_computer_load_study=self._measure_load,
         )
 
     def _measure_load(self, folder: Path, signer: str, progress: ProgressHandler) -> StoredLoadStudy:

@@ -239,15 +239,15 @@ class Services:
     library: PackLibrary
     remembered_packs: RememberedPacks
     are_empty_folders: Callable[[Sequence[Path]], bool]
-    may_lack_ages: Callable[[Sequence[Path]], bool]
+    may_lack_patient_ages: Callable[[Sequence[Path]], bool]
     drives: DriveWatch
     auditor: Auditor
     history: History
     priors: PriorFinder
     constancy: ConstancyRecords
-    check_constancy: Callable[[], tuple[Reason, ...]]
-    read_load_study: Callable[[], StoredLoadStudy | None]
-    run_load_study: Callable[[Path, str, ProgressHandler], StoredLoadStudy]
+    run_constancy_test: Callable[[], tuple[Reason, ...]]
+    read_computer_load_study: Callable[[], StoredLoadStudy | None]
+    run_computer_load_study: Callable[[Path, str, ProgressHandler], StoredLoadStudy]
 
 
 OpenServices = Callable[[Settings, Publish], Services]
@@ -284,13 +284,13 @@ def open_services(settings: Settings, publish: Publish) -> Services:
         library=library,
         remembered_packs=RememberedPacks(data_folder()),
         are_empty_folders=are_empty_folders,
-        may_lack_ages=may_lack_patient_ages,
+        may_lack_patient_ages=may_lack_patient_ages,
         drives=drives,
         auditor=Auditor(database, library.site_points),
         history=History(database),
         priors=PriorFinder(database, comparer, lambda ref, point: session.screen_one(ref, operating_point=point)),
         constancy=constancy,
-        check_constancy=lambda: run_constancy_test(session, constancy),
-        read_load_study=read_load_study,
-        run_load_study=run_load_study_in_child,
+        run_constancy_test=lambda: run_constancy_test(session, constancy),
+        read_computer_load_study=read_load_study,
+        run_computer_load_study=run_load_study_in_child,
     )

@@ -323,7 +323,7 @@ class ConstancyTestController(RunOperations):
     def start(self) -> None:
         """Run the constancy test of the pack in use on each device, in the background."""
         if self.can_start:
-            self._run(lambda services: services.check_constancy(), self._stands, channel="constancy")
+            self._run(lambda services: services.run_constancy_test(), self._stands, channel="constancy")
 
     def _stands(self, standing: tuple[Reason, ...]) -> None:
         """Show a notice if a constancy test failed or is due.
@@ -465,7 +465,7 @@ class ComputerLoad(RunOperations):
         """Read the latest load study that is stored on this computer."""
         if not self.is_busy:
             self._background.run_with_services(
-                lambda services: services.read_load_study(), channel="load", done=self._known
+                lambda services: services.read_computer_load_study(), channel="load", done=self._known
             )
 
     def start_load_study(self) -> None:
@@ -474,7 +474,7 @@ class ComputerLoad(RunOperations):
         if not self.can_start_load_study or source is None or model is None:
             return
         folder, signer = source.folder, model.fingerprint
-        work = StoppableTask(lambda services, report: services.run_load_study(folder, signer, report))
+        work = StoppableTask(lambda services, report: services.run_computer_load_study(folder, signer, report))
         work.progressed.connect(self._show_progress)
         self._measuring, self.progress = work, (0, 0)
         self._run(work, self._known, channel="load")

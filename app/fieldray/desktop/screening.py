@@ -287,7 +287,7 @@ class ScreeningController(QObject):
             lambda services: (
                 services.are_empty_folders(intent.paths),
                 services.remembered_packs.find(intent.paths),
-                services.may_lack_ages(intent.paths),
+                services.may_lack_patient_ages(intent.paths),
             ),
             channel="whose",
             done=lambda known: self._looked(intent, *known),
