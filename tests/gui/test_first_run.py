@@ -405,5 +405,5 @@ def test_an_answer_about_a_prior_image_is_for_the_image_that_was_open(desk: Desk
     desk.open_row(2)
     desk.until(lambda: not dialogs(desk.window, QMessageBox))
     desk.until_shown("so the question about the prior image was closed")
-    comparing.answer(question, is_confirmed=True)
+    comparing.answer_other_patient_question(question, is_confirmed=True)
     assert comparing.prior is None and not comparing.priors

@@ -134,7 +134,7 @@ class ComparisonController(QObject):
             work, channel=_FILE, newest_only=True, done=lambda found: self._has_read_file(row, *found)
         )
 
-    def answer(self, question: PriorImage, *, is_confirmed: bool) -> None:
+    def answer_other_patient_question(self, question: PriorImage, *, is_confirmed: bool) -> None:
         """Handle a person's answer to the question whether to compare with an image of another patient.
 
         question      the image of the question

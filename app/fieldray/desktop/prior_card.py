@@ -244,8 +244,15 @@ def prior_question_box(
     row = comparing.image.row
     warnings = " ".join(map(translator.reason, prior_warnings(question, row.outcome) if row else ()))
     more = translator.text("The two images can only be shown side by side, not as an overlay.")
-    answers = {translator.text("Show side by side"): lambda: comparing.answer(question, is_confirmed=True)}
-    decline_text, on_decline = translator.text("Cancel"), lambda: comparing.answer(question, is_confirmed=False)
+    answers = {
+        translator.text("Show side by side"): lambda: comparing.answer_other_patient_question(
+            question, is_confirmed=True
+        )
+    }
+    decline_text, on_decline = (
+        translator.text("Cancel"),
+        lambda: comparing.answer_other_patient_question(question, is_confirmed=False),
+    )
     return question_box(parent, warnings, more, answers=answers, decline_text=decline_text, on_decline=on_decline)
 
 
