@@ -263,10 +263,10 @@ class Controller(QObject):
         The old result stays visible, and a typed note is saved with the old result only.
         """
         self.judging.set_current_image(None)
-        again = NoticeAction(lambda t: t.text("Open the new image"), self.show_newer_result)
+        again = NoticeAction(lambda t: t.text("Open the new image"), self.show_newer_result_of_image)
         self.notice_board.post_reason("replaced", reason("image_replaced"), level="warning", action=again)
 
-    def show_newer_result(self) -> None:
+    def show_newer_result_of_image(self) -> None:
         """Show the newer result of the current image. The work list already shows the newer result."""
         before = self.image.packs[0] if self.image.packs else None
         if before is not None:
@@ -281,7 +281,7 @@ class Controller(QObject):
         """
         self.rows.show_new_result(row, outcome)
         if row is self.image.row:
-            self.show_newer_result()
+            self.show_newer_result_of_image()
 
     def _note_read(self, judged: VerdictSubject) -> None:
         row = self.image.row

@@ -251,7 +251,7 @@ class MainWindow(QMainWindow):
 
     def _open_replacing(self) -> None:
         if self._bench.image.is_replaced:
-            self._bench.show_newer_result()
+            self._bench.show_newer_result_of_image()
 
     def _open(self, title: str, mode: QFileDialog.FileMode, *, watches: bool = False) -> None:
         folders = self._bench.settings.recent_folders

@@ -105,7 +105,9 @@ class ResultPanel(QScrollArea):
         self.packs = PackButtons(self._image, translator, theme)
         self._head = self._make_head()
         self._kept = make_label(role="warning")
-        self.open_newer_button = push_button(translator.text("Open the new image"), controller.show_newer_result)
+        self.open_newer_button = push_button(
+            translator.text("Open the new image"), controller.show_newer_result_of_image
+        )
         self._result, self._measured = QWidget(), QWidget()
         self._heat_map = self._make_heat_map()
         self.lungs = LungsCard(self._folding, translator)
