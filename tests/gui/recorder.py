@@ -47,7 +47,7 @@ class Recorder(QObject):
             self.wrong.append(f"a verdict on row {judged.result_id}, which was not open")
             return
         content = row.outcome.facts.content_sha256
-        if (image.is_loading and image.pyramid is None) or image.is_replaced:
+        if (image.is_loading and image.pyramid is None) or image.is_result_replaced:
             self.wrong.append(f"a verdict on row {row.row_id} while it was loaded, or after it was replaced")
         if image.pyramid is not None and image.pixels_sha256 != content:
             self.wrong.append(f"a verdict on {content}, while the pixels of {image.pixels_sha256} were in sight")

@@ -665,7 +665,7 @@ def overwrite(desk: Desk, row_id: int, outcome: Outcome) -> None:
         run = store.run(desk.rooms.session.batches[-1].run_id)
         image = store.replace_result(row_id, outcome, run=run)
     desk.rooms.publish(ImageDone(image=image))
-    desk.until(lambda: desk.bench.image.is_replaced)
+    desk.until(lambda: desk.bench.image.is_result_replaced)
 
 
 def another_patient(row_id: int) -> ScreenedOutcome:

@@ -335,7 +335,7 @@ class WindowWalk(RuleBasedStateMachine):
             self.rooms.session.replaced.add(row.outcome.facts.content_sha256)
 
     def _reopen(self, which: int) -> None:
-        if self.bench.image.is_replaced:
+        if self.bench.image.is_result_replaced:
             self.window.result_panel.open_newer_button.click()
 
     def _search(self, which: int) -> None:

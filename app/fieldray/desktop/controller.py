@@ -130,9 +130,9 @@ class Controller(QObject):
         self.packs.model_changed.connect(self._note_other_pack)
         self.screening.became_idle.connect(self.packs.fall_back_to_default_pack)
         self.image.changed.connect(self._image_changed)
-        self.image.replaced.connect(self._image_replaced)
+        self.image.result_replaced.connect(self._image_replaced)
         self.image.screened_again.connect(self._screened_again)
-        self.rows.row_replaced.connect(self.image.mark_replaced)
+        self.rows.row_replaced.connect(self.image.mark_result_replaced)
         self.judging.changed.connect(self.rows.handle_verdict_change)
         self.judging.verdict_about_to_change.connect(self._note_read)
         self.read_marks.changed.connect(self.rows.handle_read_mark_change)
@@ -245,7 +245,7 @@ class Controller(QObject):
         image = self.image
         if image.row is None:
             return reason("not_judged_none")
-        if image.is_replaced or not self.rows.is_row_current(image.row):
+        if image.is_result_replaced or not self.rows.is_row_current(image.row):
             return reason("not_judged_replaced")
         if self.rows.is_selecting_another_image or not image.is_visible:
             return reason("not_judged_yet")

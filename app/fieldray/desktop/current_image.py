@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class CurrentImage(QObject):
     """The image that is open in the window: one result, and the pixels, which are loaded in the background.
 
-    The shown result never changes by itself. If the image gets a newer result, `is_replaced` becomes True. Only `show`
+    The shown result never changes by itself. If the image gets a newer result, `is_result_replaced` becomes True. Only `show`
     then opens the newer result. If another image is opened during loading, the pixels of the first image are dropped.
 
     is_visible     whether the image is painted, and all keys that were pressed before the painting are handled
@@ -36,7 +36,7 @@ class CurrentImage(QObject):
 
     changed = Signal()
     loaded = Signal()
-    replaced = Signal()
+    result_replaced = Signal()
     screening_changed = Signal()
     screened_again = Signal(object, object)  # the row with the old result, and the new outcome
 
@@ -49,7 +49,7 @@ class CurrentImage(QObject):
         self.network_image: ImagePyramid | None = None
         self.problem: Reason | None = None
         self.preview_note: Reason | None = None
-        self.is_loading = self.is_screening = self.is_visible = self.is_replaced = False
+        self.is_loading = self.is_screening = self.is_visible = self.is_result_replaced = False
         self.pixels_sha256 = ""
         self._chosen: tuple[int | None, int] | None = None  # run, and position of the chosen pack in the run
         self._asked_again: WorkListRow | None = None
@@ -60,7 +60,7 @@ class CurrentImage(QObject):
         If the run has several packs, the result of the pack that a person chose last in this run is shown.
         """
         self.packs = row.result_rows if row is not None else ()
-        self.is_replaced = False
+        self.is_result_replaced = False
         self._open(
             next((one for one in self.packs if (one.run_id, one.pack_position) == self._chosen), row),
             keeps_pixels=False,
@@ -76,14 +76,14 @@ class CurrentImage(QObject):
         before, after = ((one.outcome.facts.content_sha256, one.outcome.ref.correction) for one in (self.row, row))
         self._open(row, keeps_pixels=before == after)
 
-    def mark_replaced(self, row: WorkListRow) -> None:
+    def mark_result_replaced(self, row: WorkListRow) -> None:
         """Record that the database has a newer result in place of the shown result.
 
         The shown result stays visible, but no verdict on it is possible any more.
         """
         if row in self.packs and row is not self._asked_again:
-            self.is_replaced = True
-            self.replaced.emit()
+            self.is_result_replaced = True
+            self.result_replaced.emit()
 
     def _open(self, row: WorkListRow | None, *, keeps_pixels: bool) -> None:
         if not keeps_pixels:

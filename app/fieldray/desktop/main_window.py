@@ -250,7 +250,7 @@ class MainWindow(QMainWindow):
             viewer.undo()
 
     def _open_replacing(self) -> None:
-        if self._bench.image.is_replaced:
+        if self._bench.image.is_result_replaced:
             self._bench.show_newer_result_of_image()
 
     def _open(self, title: str, mode: QFileDialog.FileMode, *, watches: bool = False) -> None:

@@ -120,7 +120,7 @@ class ResultPanel(QScrollArea):
         column_layout(page, self._empty, self.packs, self._inside, 1, margins=(10, 14, 10, 14), spacing=10)
         self.setWidget(page)
         self._image.changed.connect(self.refresh)
-        for news in (self._image.loaded, self._image.replaced):
+        for news in (self._image.loaded, self._image.result_replaced):
             news.connect(self._show_kept)
         controller.comparing.changed.connect(self._fit_width)  # after the refresh of the card about prior images
         self._image.screening_changed.connect(self._show_screening)
@@ -168,7 +168,7 @@ class ResultPanel(QScrollArea):
 
         The text names the stored picture that is shown instead of the file. A button opens the newer result.
         """
-        problem, note, is_replaced = self._image.problem, self._image.preview_note, self._image.is_replaced
+        problem, note, is_replaced = self._image.problem, self._image.preview_note, self._image.is_result_replaced
         is_stored = problem is not None and note is not None
         said = [one for one in (problem, note) if one is not None and is_stored]
         said += [reason("image_replaced")] if is_replaced else []

@@ -262,7 +262,7 @@ class ReadMarks(QObject):
         self._soon = QTimer(self, singleShot=True, interval=_READ_MS)
         self._soon.timeout.connect(self._mark_read_if_visible)
         image.changed.connect(self._soon.stop)
-        image.replaced.connect(self._soon.stop)
+        image.result_replaced.connect(self._soon.stop)
         image.loaded.connect(self._soon.start)
 
     def toggle(self) -> None:
