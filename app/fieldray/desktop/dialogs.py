@@ -55,7 +55,7 @@ _FORM_MARGIN: Final = 8
 DIALOG_MARGINS: Final[Margins] = (24, 20, 24, 16)
 
 
-def fit_dialog(dialog: QDialog, width: int, height: int) -> None:
+def resize_dialog_within_screen(dialog: QDialog, width: int, height: int) -> None:
     """Resize a dialog to this size, or to the largest size that fits the screen and its parent window."""
     room = dialog.screen().availableSize() - QSize(_FRAME, 2 * _FRAME)
     behind = dialog.parentWidget()
@@ -89,7 +89,7 @@ def lay_out_dialog(dialog: QDialog, page: QWidget, buttons: QWidget) -> None:
     layout, sides = page.layout(), column.contentsMargins()
     high = layout.totalHeightForWidth(_WIDTH - sides.left() - sides.right()) if layout is not None else 0
     around = sides.top() + sides.bottom() + column.spacing() + buttons.sizeHint().height() + _FORM_MARGIN
-    fit_dialog(dialog, _WIDTH, max(high, page.sizeHint().height()) + around)
+    resize_dialog_within_screen(dialog, _WIDTH, max(high, page.sizeHint().height()) + around)
 
 
 def make_title_list(lines: Sequence[str], *, accessible_name: str) -> QListWidget:
@@ -204,7 +204,7 @@ class LicencesDialog(QDialog):
         super().__init__(parent)
         self._listed, self._translator = listed, translator
         self.setWindowTitle(translator.text("Licences"))
-        fit_dialog(self, 920, 620)
+        resize_dialog_within_screen(self, 920, 620)
         names = [without_markup(f"{part.name} {part.version}".strip(), part.licence) for part in listed.parts]
         self.list = make_title_list(names, accessible_name=translator.text("Licences"))
         self.text = QPlainTextEdit()
@@ -260,7 +260,7 @@ class DocumentDialog(QDialog):
     ) -> None:
         super().__init__(parent)
         self.setWindowTitle(title)
-        fit_dialog(self, 1120, 700)
+        resize_dialog_within_screen(self, 1120, 700)
         self.page = DocumentView(text, images or {})
         self.page.setAccessibleName(title)
         headings = self.page.headings()
@@ -336,12 +336,12 @@ class SettingsDialog(QDialog):
         self._read: dict[str, Callable[[], Value]] = {}
         self.fields: dict[str, QWidget] = {}
         self.setWindowTitle(translator.text("Settings"))
-        fit_dialog(self, 760, 480)
+        resize_dialog_within_screen(self, 760, 480)
         page, more = QWidget(), self._form(is_advanced=True)
         more.hide()
         self.advanced = push_button(translator.text("Advanced"), role="choice")
         self.advanced.toggled.connect(more.setVisible)
-        self.advanced.toggled.connect(lambda is_on: fit_dialog(self, 760, 640 if is_on else 480))
+        self.advanced.toggled.connect(lambda is_on: resize_dialog_within_screen(self, 760, 640 if is_on else 480))
         button = row_layout(None, self.advanced, 1, margins=(_FORM_MARGIN, 0, 0, 0))
         column_layout(page, self._form(is_advanced=False), button, more, 1, spacing=14)
         when = translator.text(

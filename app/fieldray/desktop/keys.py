@@ -14,7 +14,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QKeyEvent, QKeySequence, QShortcut
 from PySide6.QtWidgets import QAbstractSlider, QAbstractSpinBox, QDialog, QGridLayout, QLineEdit, QTextEdit, QWidget
 
-from fieldray.desktop.dialogs import dialog_buttons, fit_dialog
+from fieldray.desktop.dialogs import dialog_buttons, resize_dialog_within_screen
 from fieldray.desktop.widgets import (
     card,
     column_layout,
@@ -271,7 +271,7 @@ class KeyListDialog(QDialog):
     def __init__(self, translator: Translator, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setWindowTitle(translator.text("Keys and mouse"))
-        fit_dialog(self, 1160, 660)
+        resize_dialog_within_screen(self, 1160, 660)
         page = QWidget()
         set_surface(page, "page")
         wide = self.width() >= _THREE_COLUMNS
