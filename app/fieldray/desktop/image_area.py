@@ -49,7 +49,7 @@ _SWITCHES: Final = ("heat_map", "lung_outline", "magnifier", "prior_mesh", "hide
 class ImageArea(QWidget):
     """The part of the window with the current image and, next to it, a second image that a person pinned."""
 
-    views_changed = Signal()  # the number of views changed, or the link between them
+    view_count_or_link_changed = Signal()  # the number of views changed, or the link between them
 
     def __init__(
         self, comparing: ComparisonController, switches: DisplaySwitches, translator: Translator, theme: Theme
@@ -162,7 +162,7 @@ class ImageArea(QWidget):
 
     def _link_or_unlink(self) -> None:
         self.is_linked = not self.is_linked
-        self.views_changed.emit()
+        self.view_count_or_link_changed.emit()
         if self.active_viewer is self.viewer:
             self._kept_follows()
         else:
@@ -196,7 +196,7 @@ class ImageArea(QWidget):
         self._parts[1].setVisible(is_seen)
         for head in self._heads:
             head.setVisible(is_seen)
-        self.views_changed.emit()
+        self.view_count_or_link_changed.emit()
         self._name()
 
     def _name(self) -> None:
@@ -288,7 +288,7 @@ class ImageToolButtons(QWidget):
             row.addWidget(self.buttons[command])
         row.addStretch(1)
         self._area = area
-        for news in (area.views_changed, area.viewer.shown_image_changed, area.switches.changed):
+        for news in (area.view_count_or_link_changed, area.viewer.shown_image_changed, area.switches.changed):
             news.connect(self._refresh)
         self._refresh()
 

@@ -163,7 +163,7 @@ class MainWindow(QMainWindow):
         bench.switches.changed.connect(self._show_names)
         bench.comparing.changed.connect(self._give_room)
         # The result may need another width now, or a second image was opened.
-        for news in (bench.image.changed, bench.comparing.changed, self.area.views_changed):
+        for news in (bench.image.changed, bench.comparing.changed, self.area.view_count_or_link_changed):
             news.connect(self._fit_image)
         for page in (self.packs_page, self.audit_page, self.history_page, self.status_page):
             page.back_clicked.connect(self._show_images_or_welcome)
