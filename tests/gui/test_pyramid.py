@@ -31,7 +31,7 @@ def test_each_level_is_the_mean_of_two_by_two(dtype: type) -> None:
 @pytest.mark.parametrize(("side", "level"), [(2.0, 0), (1.0, 0), (0.6, 0), (0.5, 1), (0.26, 1), (0.25, 2), (0.01, 2)])
 def test_the_level_is_never_coarser_than_the_screen(side: float, level: int) -> None:
     pyramid = make_image_pyramid(Image(pixels=np.zeros((600, 600), np.uint16)))
-    assert pyramid.level_for(side) == level
+    assert pyramid.level_for_screen_resolution(side) == level
 
 
 def test_a_window_and_its_inverse() -> None:

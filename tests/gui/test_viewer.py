@@ -585,5 +585,7 @@ def test_a_linked_window_keeps_its_distance_from_each_images_own_window(area: Im
 
 def test_a_linked_position_is_a_fraction_of_the_image() -> None:
     leader = ViewState(zoom=2.0, image_center=(50.0, 25.0), quarter_turns=1, is_inverted=True)
-    state = ViewState(quarter_turns=3).linked_to(leader, None, image=Size(1000, 400), other_image=Size(100, 100))
+    state = ViewState(quarter_turns=3).with_zoom_and_position_of(
+        leader, None, image=Size(1000, 400), other_image=Size(100, 100)
+    )
     assert state == ViewState(zoom=2.0, image_center=(500.0, 100.0), quarter_turns=3, is_inverted=True)

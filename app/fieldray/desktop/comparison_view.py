@@ -319,7 +319,8 @@ def draw_prior_image(
         painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform)
         height, width = grey.shape
         painter.drawImage(
-            QRectF(0, 0, width * overlays.reduction_factor, height * overlays.reduction_factor), grey_image(grey)
+            QRectF(0, 0, width * overlays.prior_reduction_factor, height * overlays.prior_reduction_factor),
+            grey_image(grey),
         )
 
 

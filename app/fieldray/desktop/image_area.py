@@ -98,7 +98,7 @@ class ImageArea(QWidget):
             "network_view": lambda: self.active_viewer.show_network_input(not self.active_viewer.shows_network_view),
             "keep_image": self.pin_or_close_image,
             "link": self._link_or_unlink,
-            "invert": turned(ViewState.with_grey_swapped),
+            "invert": turned(ViewState.with_black_and_white_swapped),
             "rotate_right": turned(lambda state: state.turned(1)),
             "rotate_left": turned(lambda state: state.turned(-1)),
             "flip_left_right": turned(ViewState.flipped_left_right),
@@ -109,7 +109,7 @@ class ImageArea(QWidget):
             "pan_right": acting(Viewer.pan, 1, 0),
             "pan_up": acting(Viewer.pan, 0, -1),
             "pan_down": acting(Viewer.pan, 0, 1),
-            "fit": turned(ViewState.fitted),
+            "fit": turned(ViewState.zoomed_to_whole_image),
             "reset": turned(lambda _: ViewState()),
             "undo": acting(Viewer.undo),
             "narrower": acting(Viewer.change_display_window, -1, 0),
@@ -178,7 +178,7 @@ class ImageArea(QWidget):
         if not self.is_linked or shown is None or other is None or self._kept.row is None:
             return
         window = matching_display_window(leader.state.display_window, shown, other)
-        state = follower.state.linked_to(
+        state = follower.state.with_zoom_and_position_of(
             leader.state,
             window,
             image=follower.image_size,

@@ -63,7 +63,7 @@ class ImagePyramid:
         table = grey_level_table(self.image, window)
         return np.uint8(255) - table if inverted else table
 
-    def level_for(self, pixel_side: float) -> int:
+    def level_for_screen_resolution(self, pixel_side: float) -> int:
         """Return the index of the lowest resolution in `levels` that still has the detail of the screen.
 
         pixel_side  side of an image pixel on the screen, in pixels of the screen
@@ -158,7 +158,7 @@ def draw_image(painter: QPainter, pyramid: ImagePyramid, state: ViewState, view:
     """
     transform = state.transform(pyramid.size, view)
     scale = state.points_per_pixel(pyramid.size, view) * pixel_ratio
-    number = pyramid.level_for(scale)
+    number = pyramid.level_for_screen_resolution(scale)
     level, step = pyramid.levels[number], 2**number
     seen = transform.inverted()[0].mapRect(QRectF(0, 0, view.width, view.height))
     left, top = max(int(seen.left() / step) - 1, 0), max(int(seen.top() / step) - 1, 0)
@@ -331,7 +331,7 @@ class ViewState:
         """Return the view flipped top-bottom on the screen: a left-right flip, then half a turn."""
         return self.flipped_left_right().turned(2)
 
-    def with_grey_swapped(self) -> ViewState:
+    def with_black_and_white_swapped(self) -> ViewState:
         """Return the view with black and white swapped."""
         return replace(self, is_inverted=not self.is_inverted)
 
@@ -395,7 +395,7 @@ class ViewState:
         start, end = ((min(max(x, 0.0), image.width), min(max(y, 0.0), image.height)) for x, y in (start, end))
         return replace(self, measurement_lines=(*self.measurement_lines, MeasurementLine(start, end, kind)))
 
-    def line_pair(self, index: int) -> tuple[MeasurementLine, ...]:
+    def lines_of_measurement(self, index: int) -> tuple[MeasurementLine, ...]:
         """Return the line of measurement at an index, or both lines of a pair if the index is that of the second line.
 
         Angles and ratios need two lines. Lines of one kind are paired in the order in which they were drawn.
@@ -409,11 +409,11 @@ class ViewState:
         waits = (
             self.measurement_lines
             and self.measurement_lines[-1].kind in ("angle", "ratio")
-            and len(self.line_pair(-1)) == 1
+            and len(self.lines_of_measurement(-1)) == 1
         )
         return replace(self, measurement_lines=self.measurement_lines[:-1]) if waits else self
 
-    def linked_to(
+    def with_zoom_and_position_of(
         self,
         other: ViewState,
         window: Window | None,
@@ -438,7 +438,7 @@ class ViewState:
             center = (center[0] / other_image.width * image.width, center[1] / other_image.height * image.height)
         return replace(self, zoom=other.zoom, image_center=center, is_inverted=other.is_inverted, display_window=window)
 
-    def fitted(self) -> ViewState:
+    def zoomed_to_whole_image(self) -> ViewState:
         """Return the view with the whole image visible. Display window and turns do not change."""
         return replace(self, zoom=1.0, image_center=None)
 
@@ -465,7 +465,7 @@ class ImageOverlays:
     """The overlays of the current image that come from its comparison with a prior image.
 
     aligned_prior     the prior image, aligned to the current image, with the prior image's display windows
-    reduction_factor  reduction factor: one pixel of `aligned_prior` covers `reduction_factor` x `reduction_factor`
+    reduction_factor  reduction factor: one pixel of `aligned_prior` covers `prior_reduction_factor` x `prior_reduction_factor`
                       pixels of the current image
     difference        colours of the change, and the region of the current image that they cover
     alignment_grid    lines of a straight grid on the prior image, aligned to the current image, in pixels of the
@@ -475,7 +475,7 @@ class ImageOverlays:
     """
 
     aligned_prior: ImagePyramid
-    reduction_factor: int
+    prior_reduction_factor: int
     difference: HeatMap
     alignment_grid: QPainterPath
     matched_points: tuple[QPointF, ...]
@@ -508,7 +508,7 @@ def image_overlays(prior: ImagePyramid, pair: PairComparison, *, rows: int, colu
     boxes = (region.box for region in aligned.regions)
     return ImageOverlays(
         aligned_prior=bent,
-        reduction_factor=step,
+        prior_reduction_factor=step,
         difference=HeatMap(colour_image(change_colours(aligned.shown_change)), _region(here), not aligned.regions),
         alignment_grid=_mesh(pair, there),
         matched_points=tuple(_in_file(match.row + 0.5, match.column + 0.5, here) for match in matches),
@@ -536,7 +536,7 @@ def _bent(
     step    one pixel of the result covers `step` x `step` pixels of the current image
     shrink  pixels of the prior image for one pixel of the result
     """
-    number = prior.level_for(1 / shrink)
+    number = prior.level_for_screen_resolution(1 / shrink)
     level, bent = prior.levels[number].astype(np.float32), np.zeros(shape, prior.levels[number].dtype)
     rows, columns = ((np.arange(side) + 0.5) * step for side in shape)
     for start in range(0, shape[0], _BAND_ROWS):

@@ -229,7 +229,7 @@ def measurement_text(translator: Translator, state: ViewState, index: int, image
 
     index  index of the line in `state.lines`
     """
-    pair, line = state.line_pair(index), state.measurement_lines[index]
+    pair, line = state.lines_of_measurement(index), state.measurement_lines[index]
     if line.kind == "measure":
         return length_text(translator, line, image)
     if line.kind == "region":
