@@ -69,7 +69,7 @@ class AvailablePacks:
     operating_point_name: str | None = ""
     additional_packs: tuple[PackInUse, ...] = ()
     ready_packs: tuple[PackCandidate, ...] = ()
-    is_chosen_by_person: bool = False
+    is_pack_chosen_by_person: bool = False
     can_choose_pack: bool = False
 
     def find_ready_pack(self, name: str) -> PackCandidate | None:
@@ -105,8 +105,8 @@ class ScreeningIntent:
     paths: tuple[Path, ...]
     listed_image_count: int = 0
     clicked_pack: PackCandidate | None = None
-    is_chosen_for_paths: bool = False
-    needs_card_click: bool = False
+    is_pack_chosen_for_paths: bool = False
+    needs_pack_card_click: bool = False
     pack: PackInUse | None = None
     additional_packs: tuple[PackInUse, ...] = ()
     ages_confirmed: bool | None = None
@@ -152,7 +152,7 @@ class UsePackCommand:
 
     candidate: PackCandidate
     operating_point_name: str
-    is_card_clicked: bool
+    is_pack_card_clicked: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +307,7 @@ class IntentStateMachine:
             self._change(clicked_pack=candidate, is_chosen_for_paths=True, ages_confirmed=has_said_ages or None)
         if self._packs.pack_in_use and self._packs.pack_in_use.is_same_pack(candidate):
             return self._advance()
-        self._tried = UsePackCommand(candidate, "", is_card_clicked=True)
+        self._tried = UsePackCommand(candidate, "", is_pack_card_clicked=True)
         return (self._tried,)
 
     def _ask_for_card(self) -> None:
@@ -318,7 +318,7 @@ class IntentStateMachine:
             serial_number=self._count,
             paths=before.paths,
             listed_image_count=before.listed_image_count,
-            needs_card_click=True,
+            needs_pack_card_click=True,
             watches_folders=before.watches_folders,
         )
         self._count += 1
@@ -349,7 +349,7 @@ class IntentStateMachine:
             self._change(pack=used, ages_confirmed=intent.ages_confirmed if is_said else None)
             return self._advance()
         known = chosen if name and chosen else packs.find_ready_pack(name)
-        wanted = UsePackCommand(known, point, is_card_clicked=known is chosen) if known else None
+        wanted = UsePackCommand(known, point, is_pack_card_clicked=known is chosen) if known else None
         if wanted is None or wanted == self._tried:
             self._change(clicked_pack=None, is_chosen_for_paths=False, ages_confirmed=None)
             self.question = IntentQuestion("pack", self.intent or intent)
@@ -367,13 +367,17 @@ class IntentStateMachine:
         remembered, chosen, packs = self._known[0], intent.clicked_pack, self._packs
         if chosen is not None:
             is_doubtful = (
-                not intent.is_chosen_for_paths and remembered is not None and not packs_named(remembered.pack, [chosen])
+                not intent.is_pack_chosen_for_paths
+                and remembered is not None
+                and not packs_named(remembered.pack, [chosen])
             )
             return ("" if is_doubtful else chosen.signed_id), ""
-        if remembered is not None and not intent.needs_card_click:
+        if remembered is not None and not intent.needs_pack_card_click:
             return remembered.pack, remembered.operating_point
-        is_other = packs.is_chosen_by_person and packs.pack_in_use is not None and not packs.is_in_use(self._default[0])
-        return ("", "") if is_other or intent.needs_card_click else self._default
+        is_other = (
+            packs.is_pack_chosen_by_person and packs.pack_in_use is not None and not packs.is_in_use(self._default[0])
+        )
+        return ("", "") if is_other or intent.needs_pack_card_click else self._default
 
     def _settle_ages(self, intent: ScreeningIntent) -> Commands:
         """Start the run if the question about the patients' ages is answered or not needed. Otherwise ask a person.

@@ -196,7 +196,7 @@ class PackController(QObject):
             operating_point_name=None if self.is_persons_point else self.point_name or "",
             additional_packs=tuple(PackInUse.from_model(*entry) for entry in self.others.ticked_packs),
             ready_packs=tuple(entry for entry in entries if entry and entry.problem is None),
-            is_chosen_by_person=self.is_chosen_by_person,
+            is_pack_chosen_by_person=self.is_chosen_by_person,
             can_choose_pack=self.is_listed and not is_busy,
         )
 

@@ -268,7 +268,7 @@ class ScreeningController(QObject):
                 case CollectPathFactsCommand():
                     self._collect_facts(command.intent)
                 case UsePackCommand():
-                    use = self.packs.use_pack if command.is_card_clicked else self.packs.use_earlier_chosen_pack
+                    use = self.packs.use_pack if command.is_pack_card_clicked else self.packs.use_earlier_chosen_pack
                     use(command.candidate, point=command.operating_point_name)
                 case StartIntendedRunCommand():
                     self._screen(command.intent, command.remembered)
