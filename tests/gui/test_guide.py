@@ -22,7 +22,7 @@ import fieldray
 import licences
 import parts
 from fieldray.desktop.dialogs import AboutDialog, DocumentDialog, LicencesDialog, guide_dialog, guide_text
-from fieldray.desktop.keys import KEYS
+from fieldray.desktop.keys import KEY_BINDINGS
 from fieldray.desktop.widgets import DocumentView
 from fieldray.paths import guide_folder
 from fieldray.settings import Settings
@@ -106,7 +106,7 @@ def test_every_key_of_the_window_stands_in_the_guide(language: str) -> None:
     bold = set(re.findall(r"\*\*([^*]+)\*\*", guide_text(guide_folder(), language)))
     missing = [
         key.command
-        for key in KEYS
+        for key in KEY_BINDINGS
         if not {written.get(own, re.sub(r"^(\w+)\+(Left|Right|Up|Down)$", r"\1", own)) for own in key.shortcuts} & bold
         and key.command not in ("preset_2", "preset_3", "preset_4")
     ]

@@ -22,7 +22,7 @@ from PySide6.QtWidgets import QApplication, QMessageBox
 from pytestqt.qtbot import QtBot
 
 from fieldray.desktop.dialogs import SettingsDialog
-from fieldray.desktop.keys import KEYS as TABLE
+from fieldray.desktop.keys import KEY_BINDINGS as TABLE
 from fieldray.desktop.overlay import TOP_LEFT, corner_texts
 from fieldray.desktop.verdicts import Commands, ReadVerdictCommand, Verdicts, VerdictSubject, WriteVerdictCommand
 from fieldray.desktop.worklist_model import VERDICT_ROLE

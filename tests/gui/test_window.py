@@ -33,7 +33,7 @@ from pytestqt.qtbot import QtBot
 
 from fieldray.desktop.application import Application
 from fieldray.desktop.dialogs import DocumentDialog, SettingsDialog, setting_choice_text
-from fieldray.desktop.keys import KEYS, KeyListDialog, cyrillic_equivalents
+from fieldray.desktop.keys import KEY_BINDINGS, KeyListDialog, cyrillic_equivalents
 from fieldray.desktop.notices import notify_run_end
 from fieldray.desktop.result_panel import FoldingCard, ScoreScaleWidget
 from fieldray.desktop.style import colours, style_sheet
@@ -253,13 +253,13 @@ def test_the_key_sheet_names_every_key(desk: Desk) -> None:
     sheet = desk.dialog(KeyListDialog)
     words = texts(sheet)
     translator = Translator("en")
-    for key in KEYS:
+    for key in KEY_BINDINGS:
         assert key.text(translator) in words
     sheet.reject()
 
 
 def test_no_two_commands_share_a_key_and_letters_work_under_a_ukrainian_layout_too() -> None:
-    keys = [text for key in KEYS for text in (*key.shortcuts, *cyrillic_equivalents(key.shortcuts))]
+    keys = [text for key in KEY_BINDINGS for text in (*key.shortcuts, *cyrillic_equivalents(key.shortcuts))]
     assert len(keys) == len(set(keys))
     assert cyrillic_equivalents(("H", "Ctrl+F", "?", "+", "1", "Space", "Ctrl+Shift+O")) == (
         "Р",

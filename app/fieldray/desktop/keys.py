@@ -34,7 +34,7 @@ KeyScope = Literal["window", "images", "reading"]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Key:
+class KeyBinding:
     """One command of the window with its keyboard shortcuts.
 
     scope  where the keys work: in the whole window; while images are shown, except in fields for text or values; or
@@ -49,92 +49,92 @@ class Key:
 
 
 # fmt: off
-KEYS: Final[tuple[Key, ...]] = (
-    Key("next_image", ("Down", "Right"), "list", lambda t: t.text("Next image"), "images"),
-    Key("previous_image", ("Up", "Left"), "list", lambda t: t.text("Previous image"), "images"),
-    Key("next_study", ("PgDown",), "list", lambda t: t.text("Next study"), "images"),
-    Key("previous_study", ("PgUp",), "list", lambda t: t.text("Previous study"), "images"),
-    Key("next_unread", ("U",), "list", lambda t: t.text("Next unread image")),
-    Key("unread", ("Shift+U",), "list", lambda t: t.text("Mark this image as unread, or as read")),
-    Key("by_patient", ("Y",), "list", lambda t: t.text("Group the images by patient, or sort all images by urgency")),
-    Key("first_image", ("Home",), "list", lambda t: t.text("First image"), "images"),
-    Key("last_image", ("End",), "list", lambda t: t.text("Last image"), "images"),
-    Key("search", ("Ctrl+F",), "list", lambda t: t.text("Search")),
-    Key("heat_map", ("H",), "view", lambda t: t.text("Show or hide the heat map")),
-    Key("lung_outline", ("O",), "view", lambda t: t.text("Show or hide the outline of the lungs")),
-    Key("network_view", ("N",), "view", lambda t: t.text("Switch between the image and the model's input (the image, "
+KEY_BINDINGS: Final[tuple[KeyBinding, ...]] = (
+    KeyBinding("next_image", ("Down", "Right"), "list", lambda t: t.text("Next image"), "images"),
+    KeyBinding("previous_image", ("Up", "Left"), "list", lambda t: t.text("Previous image"), "images"),
+    KeyBinding("next_study", ("PgDown",), "list", lambda t: t.text("Next study"), "images"),
+    KeyBinding("previous_study", ("PgUp",), "list", lambda t: t.text("Previous study"), "images"),
+    KeyBinding("next_unread", ("U",), "list", lambda t: t.text("Next unread image")),
+    KeyBinding("unread", ("Shift+U",), "list", lambda t: t.text("Mark this image as unread, or as read")),
+    KeyBinding("by_patient", ("Y",), "list", lambda t: t.text("Group the images by patient, or sort all images by urgency")),
+    KeyBinding("first_image", ("Home",), "list", lambda t: t.text("First image"), "images"),
+    KeyBinding("last_image", ("End",), "list", lambda t: t.text("Last image"), "images"),
+    KeyBinding("search", ("Ctrl+F",), "list", lambda t: t.text("Search")),
+    KeyBinding("heat_map", ("H",), "view", lambda t: t.text("Show or hide the heat map")),
+    KeyBinding("lung_outline", ("O",), "view", lambda t: t.text("Show or hide the outline of the lungs")),
+    KeyBinding("network_view", ("N",), "view", lambda t: t.text("Switch between the image and the model's input (the image, "
                                                          "made smaller and cropped)")),
-    Key("full_screen", ("F11",), "view", lambda t: t.text("Full screen: show only the image, or return to the window")),
-    Key("panels", ("F8",), "view", lambda t: t.text("Hide or show the list and the result")),
-    Key("keep_image", ("C",), "view", lambda t: t.text("Pin this image for comparison with other images, or unpin "
+    KeyBinding("full_screen", ("F11",), "view", lambda t: t.text("Full screen: show only the image, or return to the window")),
+    KeyBinding("panels", ("F8",), "view", lambda t: t.text("Hide or show the list and the result")),
+    KeyBinding("keep_image", ("C",), "view", lambda t: t.text("Pin this image for comparison with other images, or unpin "
                                                        "this image")),
-    Key("link", ("K",), "view", lambda t: t.text("Link or unlink window, level and zoom of two images")),
-    Key("invert", ("I",), "view", lambda t: t.text("Invert black and white")),
-    Key("rotate_right", ("R",), "view", lambda t: t.text("Rotate right")),
-    Key("rotate_left", ("L",), "view", lambda t: t.text("Rotate left")),
-    Key("flip_left_right", ("F",), "view", lambda t: t.text("Flip left-right")),
-    Key("flip_top_bottom", ("V",), "view", lambda t: t.text("Flip top-bottom")),
-    Key("zoom_in", ("+",), "view", lambda t: t.text("Zoom in")),
-    Key("zoom_out", ("-",), "view", lambda t: t.text("Zoom out")),
-    Key("pan_left", ("Shift+Left",), "view", lambda t: t.text("Move the view left"), "reading"),
-    Key("pan_right", ("Shift+Right",), "view", lambda t: t.text("Move the view right"), "reading"),
-    Key("pan_up", ("Shift+Up",), "view", lambda t: t.text("Move the view up"), "reading"),
-    Key("pan_down", ("Shift+Down",), "view", lambda t: t.text("Move the view down"), "reading"),
-    Key("fit", ("=",), "view", lambda t: t.text("Fit the image to the window")),
-    Key("reset", ("Space",), "view", lambda t: t.text("Reset the view"), "reading"),
-    Key("undo", ("Ctrl+Z",), "view", lambda t: t.text("Undo the last verdict or view change")),
-    Key("prior", ("E",), "compare", lambda t: t.text("Compare with the newest prior image, or stop comparing")),
-    Key("next_prior", ("Shift+E",), "compare", lambda t: t.text("Go to the next older prior image")),
-    Key("prior_file", ("Ctrl+E",), "compare", lambda t: t.text("Choose the file of a prior image")),
-    Key("prior_side_by_side", ("A",), "compare", lambda t: t.text("Show the current and the prior image side by side")),
-    Key("prior_swipe", ("S",), "compare", lambda t: t.text("Swipe: prior image left of a divider, current image "
+    KeyBinding("link", ("K",), "view", lambda t: t.text("Link or unlink window, level and zoom of two images")),
+    KeyBinding("invert", ("I",), "view", lambda t: t.text("Invert black and white")),
+    KeyBinding("rotate_right", ("R",), "view", lambda t: t.text("Rotate right")),
+    KeyBinding("rotate_left", ("L",), "view", lambda t: t.text("Rotate left")),
+    KeyBinding("flip_left_right", ("F",), "view", lambda t: t.text("Flip left-right")),
+    KeyBinding("flip_top_bottom", ("V",), "view", lambda t: t.text("Flip top-bottom")),
+    KeyBinding("zoom_in", ("+",), "view", lambda t: t.text("Zoom in")),
+    KeyBinding("zoom_out", ("-",), "view", lambda t: t.text("Zoom out")),
+    KeyBinding("pan_left", ("Shift+Left",), "view", lambda t: t.text("Move the view left"), "reading"),
+    KeyBinding("pan_right", ("Shift+Right",), "view", lambda t: t.text("Move the view right"), "reading"),
+    KeyBinding("pan_up", ("Shift+Up",), "view", lambda t: t.text("Move the view up"), "reading"),
+    KeyBinding("pan_down", ("Shift+Down",), "view", lambda t: t.text("Move the view down"), "reading"),
+    KeyBinding("fit", ("=",), "view", lambda t: t.text("Fit the image to the window")),
+    KeyBinding("reset", ("Space",), "view", lambda t: t.text("Reset the view"), "reading"),
+    KeyBinding("undo", ("Ctrl+Z",), "view", lambda t: t.text("Undo the last verdict or view change")),
+    KeyBinding("prior", ("E",), "compare", lambda t: t.text("Compare with the newest prior image, or stop comparing")),
+    KeyBinding("next_prior", ("Shift+E",), "compare", lambda t: t.text("Go to the next older prior image")),
+    KeyBinding("prior_file", ("Ctrl+E",), "compare", lambda t: t.text("Choose the file of a prior image")),
+    KeyBinding("prior_side_by_side", ("A",), "compare", lambda t: t.text("Show the current and the prior image side by side")),
+    KeyBinding("prior_swipe", ("S",), "compare", lambda t: t.text("Swipe: prior image left of a divider, current image "
                                                            "right")),
-    Key("divider_left", ("Alt+Left",), "compare", lambda t: t.text("Swipe: move the divider left"), "reading"),
-    Key("divider_right", ("Alt+Right",), "compare", lambda t: t.text("Swipe: move the divider right"), "reading"),
-    Key("prior_blink", ("B",), "compare", lambda t: t.text("Blink: switch between prior and current image")),
-    Key("prior_difference", ("D",), "compare", lambda t: t.text("Show the difference in colours")),
-    Key("prior_mesh", ("X",), "compare", lambda t: t.text("Show or hide the alignment grid, which shows how the "
+    KeyBinding("divider_left", ("Alt+Left",), "compare", lambda t: t.text("Swipe: move the divider left"), "reading"),
+    KeyBinding("divider_right", ("Alt+Right",), "compare", lambda t: t.text("Swipe: move the divider right"), "reading"),
+    KeyBinding("prior_blink", ("B",), "compare", lambda t: t.text("Blink: switch between prior and current image")),
+    KeyBinding("prior_difference", ("D",), "compare", lambda t: t.text("Show the difference in colours")),
+    KeyBinding("prior_mesh", ("X",), "compare", lambda t: t.text("Show or hide the alignment grid, which shows how the "
                                                           "prior image was deformed")),
-    Key("tool_window", ("W",), "tools", lambda t: t.text("Left mouse button: window and level")),
-    Key("tool_zoom", ("Z",), "tools", lambda t: t.text("Left mouse button: zoom")),
-    Key("tool_pan", ("P",), "tools", lambda t: t.text("Left mouse button: move the image")),
-    Key("tool_measure", ("M",), "tools", lambda t: t.text("Left mouse button: measure a length")),
-    Key("tool_angle", ("J",), "tools", lambda t: t.text("Left mouse button: measure the angle between two lines")),
-    Key("tool_ratio", ("T",), "tools", lambda t: t.text("Left mouse button: measure the cardiothoracic ratio with "
+    KeyBinding("tool_window", ("W",), "tools", lambda t: t.text("Left mouse button: window and level")),
+    KeyBinding("tool_zoom", ("Z",), "tools", lambda t: t.text("Left mouse button: zoom")),
+    KeyBinding("tool_pan", ("P",), "tools", lambda t: t.text("Left mouse button: move the image")),
+    KeyBinding("tool_measure", ("M",), "tools", lambda t: t.text("Left mouse button: measure a length")),
+    KeyBinding("tool_angle", ("J",), "tools", lambda t: t.text("Left mouse button: measure the angle between two lines")),
+    KeyBinding("tool_ratio", ("T",), "tools", lambda t: t.text("Left mouse button: measure the cardiothoracic ratio with "
                                                         "two lines")),
-    Key("tool_region", ("Q",), "tools", lambda t: t.text("Left mouse button: measure the mean value of a region")),
-    Key("mark", ("Return", "Enter"), "tools", lambda t: t.text("Measure: set a point in the centre of the "
+    KeyBinding("tool_region", ("Q",), "tools", lambda t: t.text("Left mouse button: measure the mean value of a region")),
+    KeyBinding("mark", ("Return", "Enter"), "tools", lambda t: t.text("Measure: set a point in the centre of the "
                                                                   "view"), "reading"),
-    Key("magnifier", ("G",), "tools", lambda t: t.text("Show or hide the magnifier")),
-    Key("narrower", ("Ctrl+Left",), "tools", lambda t: t.text("More contrast: narrow the window"), "reading"),
-    Key("wider", ("Ctrl+Right",), "tools", lambda t: t.text("Less contrast: widen the window"), "reading"),
-    Key("brighter", ("Ctrl+Up",), "tools", lambda t: t.text("Brighter: lower the level"), "reading"),
-    Key("darker", ("Ctrl+Down",), "tools", lambda t: t.text("Darker: raise the level"), "reading"),
-    Key("preset_1", ("1",), "tools", lambda t: t.text("Display window: from the file")),
-    Key("preset_2", ("2",), "tools", lambda t: t.text("Display window: full range")),
-    Key("preset_3", ("3",), "tools", lambda t: t.text("Display window: lungs")),
-    Key("preset_4", ("4",), "tools", lambda t: t.text("Display window: mediastinum and bones")),
-    Key("preset_5", ("5",), "tools", lambda t: t.text("Display window: high contrast")),
-    Key("hide_patient", ("Ctrl+H",), "program", lambda t: t.text("Hide or show patient data")),
-    Key("open_folder", ("Ctrl+O",), "program", lambda t: t.text("Open a folder")),
-    Key("open_files", ("Ctrl+Shift+O",), "program", lambda t: t.text("Open files")),
-    Key("watch", ("F9",), "program", lambda t: t.text("Watch a folder: screen each new image")),
-    Key("start", ("Ctrl+Return", "F5"), "program", lambda t: t.text("Start")),
-    Key("pause", ("F6",), "program", lambda t: t.text("Pause or resume")),
-    Key("stop", ("F7",), "program", lambda t: t.text("Stop")),
-    Key("packs", ("Ctrl+P",), "program", lambda t: t.text("Packs")),
-    Key("history", ("Ctrl+Shift+H",), "program", lambda t: t.text("History of runs")),
-    Key("audit", ("Ctrl+U",), "program", lambda t: t.text("Audit: how good is the pack on the images of this run?")),
-    Key("status", ("Ctrl+I",), "program", lambda t: t.text("This computer: device, speed and load")),
-    Key("settings", ("Ctrl+,",), "program", lambda t: t.text("Settings")),
-    Key("copy", ("Ctrl+C",), "program", lambda t: t.text("Copy the current view of the image"), "reading"),
-    Key("print", ("Ctrl+Shift+P",), "program", lambda t: t.text("Print the current view of the image")),
-    Key("export", ("Ctrl+S",), "program", lambda t: t.text("Save the results")),
-    *(Key(choice, (value.shortcut,), "program", value.command_title) for choice, value in VERDICT_KINDS.items()),
-    Key("withdraw", ("Ctrl+0",), "program", lambda t: t.text("Withdraw my verdict")),
-    Key("cancel", ("Esc",), "program", lambda t: t.text("Cancel, or leave the search field")),
-    Key("guide", ("F1",), "program", lambda t: t.text("User guide")),
-    Key("keys", ("?",), "program", lambda t: t.text("List of keys and mouse actions")),
+    KeyBinding("magnifier", ("G",), "tools", lambda t: t.text("Show or hide the magnifier")),
+    KeyBinding("narrower", ("Ctrl+Left",), "tools", lambda t: t.text("More contrast: narrow the window"), "reading"),
+    KeyBinding("wider", ("Ctrl+Right",), "tools", lambda t: t.text("Less contrast: widen the window"), "reading"),
+    KeyBinding("brighter", ("Ctrl+Up",), "tools", lambda t: t.text("Brighter: lower the level"), "reading"),
+    KeyBinding("darker", ("Ctrl+Down",), "tools", lambda t: t.text("Darker: raise the level"), "reading"),
+    KeyBinding("preset_1", ("1",), "tools", lambda t: t.text("Display window: from the file")),
+    KeyBinding("preset_2", ("2",), "tools", lambda t: t.text("Display window: full range")),
+    KeyBinding("preset_3", ("3",), "tools", lambda t: t.text("Display window: lungs")),
+    KeyBinding("preset_4", ("4",), "tools", lambda t: t.text("Display window: mediastinum and bones")),
+    KeyBinding("preset_5", ("5",), "tools", lambda t: t.text("Display window: high contrast")),
+    KeyBinding("hide_patient", ("Ctrl+H",), "program", lambda t: t.text("Hide or show patient data")),
+    KeyBinding("open_folder", ("Ctrl+O",), "program", lambda t: t.text("Open a folder")),
+    KeyBinding("open_files", ("Ctrl+Shift+O",), "program", lambda t: t.text("Open files")),
+    KeyBinding("watch", ("F9",), "program", lambda t: t.text("Watch a folder: screen each new image")),
+    KeyBinding("start", ("Ctrl+Return", "F5"), "program", lambda t: t.text("Start")),
+    KeyBinding("pause", ("F6",), "program", lambda t: t.text("Pause or resume")),
+    KeyBinding("stop", ("F7",), "program", lambda t: t.text("Stop")),
+    KeyBinding("packs", ("Ctrl+P",), "program", lambda t: t.text("Packs")),
+    KeyBinding("history", ("Ctrl+Shift+H",), "program", lambda t: t.text("History of runs")),
+    KeyBinding("audit", ("Ctrl+U",), "program", lambda t: t.text("Audit: how good is the pack on the images of this run?")),
+    KeyBinding("status", ("Ctrl+I",), "program", lambda t: t.text("This computer: device, speed and load")),
+    KeyBinding("settings", ("Ctrl+,",), "program", lambda t: t.text("Settings")),
+    KeyBinding("copy", ("Ctrl+C",), "program", lambda t: t.text("Copy the current view of the image"), "reading"),
+    KeyBinding("print", ("Ctrl+Shift+P",), "program", lambda t: t.text("Print the current view of the image")),
+    KeyBinding("export", ("Ctrl+S",), "program", lambda t: t.text("Save the results")),
+    *(KeyBinding(choice, (value.shortcut,), "program", value.command_title) for choice, value in VERDICT_KINDS.items()),
+    KeyBinding("withdraw", ("Ctrl+0",), "program", lambda t: t.text("Withdraw my verdict")),
+    KeyBinding("cancel", ("Esc",), "program", lambda t: t.text("Cancel, or leave the search field")),
+    KeyBinding("guide", ("F1",), "program", lambda t: t.text("User guide")),
+    KeyBinding("keys", ("?",), "program", lambda t: t.text("List of keys and mouse actions")),
 )
 # fmt: on
 _VERDICTS: Final = (*VERDICT_KINDS, "withdraw")
@@ -211,7 +211,7 @@ def make_actions(
     key in brackets.
     """
     actions = {}
-    for key in KEYS:
+    for key in KEY_BINDINGS:
         caption, written = key.text(translator), key_name(key.shortcuts[0])
         action = QAction(f"{caption}\t{written}", window)
         action.setIconText(caption)
@@ -233,7 +233,7 @@ def enable_image_actions(
                       keyboard shortcuts of the result list are disabled
     """
     is_field = isinstance(focused, QLineEdit | QTextEdit | QAbstractSpinBox | QAbstractSlider)
-    for key in KEYS:
+    for key in KEY_BINDINGS:
         if key.command in _ON_IMAGE or (key.group != "program" and key.command != "full_screen"):
             actions[key.command].setEnabled(is_image_visible and not (is_field and key.scope == "images"))
 
@@ -243,7 +243,7 @@ def key_name(key: str) -> str:
     return QKeySequence(key).toString(QKeySequence.SequenceFormat.NativeText)
 
 
-def _listen(widget: QWidget, key: Key, action: QAction) -> None:
+def _listen(widget: QWidget, key: KeyBinding, action: QAction) -> None:
     """Trigger an action by its keys in a widget.
 
     With a Ukrainian and a Latin layout installed, one press matches both letters of a key. Qt calls this ambiguous and
@@ -284,7 +284,9 @@ class KeyListDialog(QDialog):
 def _group_card(translator: Translator, group: KeyGroup) -> QWidget:
     grid = QGridLayout()
     grid.setColumnStretch(1, 1)
-    lines = [(",  ".join(map(key_name, key.shortcuts)), key.text(translator)) for key in KEYS if key.group == group]
+    lines = [
+        (",  ".join(map(key_name, key.shortcuts)), key.text(translator)) for key in KEY_BINDINGS if key.group == group
+    ]
     if group == "tools":
         lines = [*mouse_help_lines(translator), *lines]
     for row, (keys, meaning) in enumerate(lines):

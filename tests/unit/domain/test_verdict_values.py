@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from fieldray.desktop.keys import KEYS
+from fieldray.desktop.keys import KEY_BINDINGS
 from fieldray.domain.history import verdict_passes
 from fieldray.domain.run import VERDICT_KINDS, Verdict, VerdictChoice
 from fieldray.formatting import verdict_names
@@ -18,7 +18,7 @@ def test_every_verdict_value_has_its_own_words_and_key() -> None:
     translator = Translator("en")
     for texts in (verdict_names(translator).values(), [one.column_title(translator) for one in VERDICT_KINDS.values()]):
         assert len(set(texts)) == len(VERDICT_KINDS)
-    keys = {key.command: key.shortcuts for key in KEYS}
+    keys = {key.command: key.shortcuts for key in KEY_BINDINGS}
     assert all(keys[choice] == (value.shortcut,) for choice, value in VERDICT_KINDS.items())
 
 
