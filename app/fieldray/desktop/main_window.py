@@ -320,7 +320,9 @@ class MainWindow(QMainWindow):
             self._box.deleteLater()
         self._asked = self._box = None
         if question is not None and is_input_in_progress():
-            action = NoticeAction(lambda t: t.text("Answer the question…"), self.setFocus, needs_click=True)
+            action = NoticeAction(
+                lambda t: t.text("Answer the question…"), self.setFocus, keeps_notice_until_click=True
+            )
             bench.notice_board.post_reason("asked", reason("question_waits"), level="info", action=action)
             return
         bench.notice_board.withdraw("asked")

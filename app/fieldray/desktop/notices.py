@@ -43,7 +43,7 @@ class NoticeAction:
 
     text: LocalText
     command: Callable[[], object]
-    needs_click: bool = False
+    keeps_notice_until_click: bool = False
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -204,7 +204,9 @@ class BannerArea(QWidget):
         keys = {notice.key for notice in self._shown} if self.underMouse() else ()
         staying = [notice for notice in notices if notice.key in keys]
         gravest = max(reversed(notices), key=lambda notice: [*_SIGNS].index(notice.level), default=None)
-        return staying or [one for one in notices if one is gravest or (one.action and one.action.needs_click)]
+        return staying or [
+            one for one in notices if one is gravest or (one.action and one.action.keeps_notice_until_click)
+        ]
 
     def _keep_banner(self, notice: Notice) -> None:
         """Keep the banner if only the text of its notice has changed, as a person may be about to click its button.

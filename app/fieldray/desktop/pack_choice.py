@@ -290,7 +290,9 @@ class PackController(QObject):
         self._board.post(
             "pack",
             lambda t: t.text("The key is trusted now. The pack {name} is not in use yet.", name=candidate.pack_name),
-            action=NoticeAction(lambda t: t.text("Use this pack"), lambda: self.use_pack(candidate), needs_click=True),
+            action=NoticeAction(
+                lambda t: t.text("Use this pack"), lambda: self.use_pack(candidate), keeps_notice_until_click=True
+            ),
         )
         self._put(None)
         self.find_packs()  # the list shows which keys are trusted
@@ -364,7 +366,7 @@ class PackController(QObject):
         use = NoticeAction(
             lambda t: t.text("Review this pack…") if why else t.text("Use this pack"),
             lambda: self.use_pack(candidate),
-            needs_click=True,
+            keeps_notice_until_click=True,
         )
         if why is not None:
             self._board.post_reason("offer", why, level="warning", action=use if candidate.can_screen else None)
