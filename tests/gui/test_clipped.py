@@ -29,7 +29,7 @@ from PySide6.QtWidgets import (
 
 from fieldray.desktop.dialogs import SettingsDialog
 from fieldray.desktop.notices import NoticeAction
-from fieldray.desktop.overlay import draw_legend
+from fieldray.desktop.overlay import draw_heat_map_legend
 from fieldray.domain.model import HeaderRules
 from fieldray.domain.run import Progress, Speed, Verdict
 from fieldray.reasons import reason
@@ -237,7 +237,7 @@ def test_the_ends_of_the_legend_are_whole_in_a_narrow_view(qapp: QApplication, l
         picture = QImage(width, 90, QImage.Format.Format_RGB32)
         picture.fill(0)
         painter = QPainter(picture)
-        draw_legend(painter, picture.rect(), Translator(language), qapp.font(), is_blank=False)
+        draw_heat_map_legend(painter, picture.rect(), Translator(language), qapp.font(), is_blank=False)
         painter.end()
         greys = (QColor(picture.pixel(x, y)) for y in range(64, 90) for x in range(width))
         return sum(shade.value() > 120 and shade.saturation() < 20 for shade in greys)

@@ -25,8 +25,8 @@ from fieldray.desktop.overlay import (
     draw_corner_texts,
     length_text,
     measurement_text,
-    patient_lines,
-    region_statistics,
+    patient_text_lines,
+    region_mean_deviation_and_area,
 )
 from fieldray.desktop.viewer import Viewer
 from fieldray.domain.image import Image, ImageHeader, Window
@@ -220,7 +220,7 @@ def test_a_line_break_in_a_header_starts_no_corner_line(qapp: object, text: str)
 
 @pytest.mark.parametrize(("age_years", "text"), [(17.6, "17 y"), (76.99, "76 y"), (5.5, "5 y"), (3.0, "3 y")])
 def test_the_age_on_the_image_is_in_completed_years(age_years: float, text: str) -> None:
-    assert patient_lines(Translator(), ImageHeader(patient_age_years=age_years)) == (text,)
+    assert patient_text_lines(Translator(), ImageHeader(patient_age_years=age_years)) == (text,)
 
 
 # ---- Measuring on an image, and the magnifier.
@@ -341,7 +341,7 @@ def test_a_region_has_mean_deviation_and_area_of_its_modality_values() -> None:
     ]  # previews have no values
     assert measured(image, MeasurementLine((5, 5), (5.2, 9), "region")) == [""]
     full = Image(pixels=np.full((600, 600), 65535, np.uint16))
-    assert region_statistics(MeasurementLine((0, 0), (600, 600), "region"), full) == (
+    assert region_mean_deviation_and_area(MeasurementLine((0, 0), (600, 600), "region"), full) == (
         65535.0,
         pytest.approx(0, abs=0.01),
         360_000,

@@ -23,7 +23,7 @@ from fieldray.desktop.image_painting import (
     grey_image,
     matching_display_window,
 )
-from fieldray.desktop.overlay import draw_edged_text
+from fieldray.desktop.overlay import draw_outlined_text
 from fieldray.desktop.style import preserve_painter_state
 from fieldray.desktop.viewer import Viewer
 from fieldray.desktop.widgets import without_markup
@@ -228,7 +228,7 @@ def draw_caption(painter: QPainter, area: QRect, caption: str, side: Qt.Alignmen
     }.get(side, area.center().x() - width // 2)
     box = QRect(left, area.top() + _MARGIN, width + 1, height)
     painter.fillRect(box.adjusted(-6, -3, 6, 3), _SHADE)
-    draw_edged_text(painter, box, Qt.AlignmentFlag.AlignHCenter, caption)
+    draw_outlined_text(painter, box, Qt.AlignmentFlag.AlignHCenter, caption)
 
 
 def draw_divider(painter: QPainter, area: QRect, x: float) -> None:
@@ -259,7 +259,7 @@ def draw_region_numbers(painter: QPainter, overlays: ImageOverlays, transform: Q
     for number, middle in enumerate(overlays.region_centres, 1):
         at = transform.map(middle)
         box = QRect(round(at.x()) - 30, round(at.y()) - 30, 60, 60)
-        draw_edged_text(painter, box, Qt.AlignmentFlag.AlignCenter, str(number))
+        draw_outlined_text(painter, box, Qt.AlignmentFlag.AlignCenter, str(number))
 
 
 def draw_difference_legend(painter: QPainter, area: QRect, translator: Translator, *, is_blank: bool) -> QRect:
@@ -287,7 +287,9 @@ def draw_difference_legend(painter: QPainter, area: QRect, translator: Translato
     for height, (shade, caption, indent) in zip(heights, lines, strict=True):
         if shade is not None:
             painter.fillRect(left, top + (metrics.height() - _SQUARE) // 2, _SQUARE, _SQUARE, QColor(*shade))
-        draw_edged_text(painter, QRect(left + indent, top, room - indent, height), Qt.AlignmentFlag.AlignLeft, caption)
+        draw_outlined_text(
+            painter, QRect(left + indent, top, room - indent, height), Qt.AlignmentFlag.AlignLeft, caption
+        )
         top += height
     return area.adjusted(0, 0, 0, -strip.height())
 

@@ -30,12 +30,12 @@ TOP_LEFT: Final = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop
 TOP_RIGHT: Final = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignTop
 BOTTOM_LEFT: Final = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignBottom
 BOTTOM_RIGHT: Final = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignBottom
-Corners = Mapping[Qt.AlignmentFlag, tuple[str, ...]]
+CornerTexts = Mapping[Qt.AlignmentFlag, tuple[str, ...]]
 
 
 def corner_texts(
     translator: Translator, ref: ImageRef, pyramid: ImagePyramid, state: ViewState, *, percent: float
-) -> Corners:
+) -> CornerTexts:
     """Return the lines of text for each of the four corners of an image.
 
     percent  the zoom: at 100, one image pixel covers one pixel of the screen
@@ -47,7 +47,7 @@ def corner_texts(
     # A file name is cut into lines, because it has no spaces at which lines could break.
     named = () if format_person_name(header.patient_name) else textwrap.wrap(file_name(ref), _FILE_NAME)
     return {
-        TOP_LEFT: () if hides_names else (*named, *patient_lines(translator, header)),
+        TOP_LEFT: () if hides_names else (*named, *patient_text_lines(translator, header)),
         TOP_RIGHT: _without_empty(
             (
                 format_dicom_date(translator, header.study_date),
@@ -67,7 +67,7 @@ def corner_texts(
     }
 
 
-def draw_corner_texts(painter: QPainter, area: QRect, corners: Corners, font: QFont) -> None:
+def draw_corner_texts(painter: QPainter, area: QRect, corners: CornerTexts, font: QFont) -> None:
     """Draw texts in the four corners of an image. White letters with a dark edge are readable on every image.
 
     In a narrow view, the text at the bottom left (view position and size) is left out first.
@@ -81,10 +81,10 @@ def draw_corner_texts(painter: QPainter, area: QRect, corners: Corners, font: QF
             continue
         width = box.width() if is_narrow else half
         left = box.x() if corner in (TOP_LEFT, BOTTOM_LEFT) else box.right() - width
-        draw_edged_text(painter, QRect(left, box.y(), width, box.height()), corner, without_markup(*lines))
+        draw_outlined_text(painter, QRect(left, box.y(), width, box.height()), corner, without_markup(*lines))
 
 
-def legend_strip(view: QRect, translator: Translator, font: QFont, *, is_blank: bool) -> QRect:
+def heat_map_legend_box(view: QRect, translator: Translator, font: QFont, *, is_blank: bool) -> QRect:
     """Return the rectangle for the legend of the heat map below the image. Its height depends on the legend's text.
 
     view      rectangle of the view
@@ -99,7 +99,9 @@ def legend_strip(view: QRect, translator: Translator, font: QFont, *, is_blank: 
     return QRect(view.x(), view.bottom() + 1 - height, view.width(), height)
 
 
-def draw_legend(painter: QPainter, strip: QRect, translator: Translator, font: QFont, *, is_blank: bool) -> None:
+def draw_heat_map_legend(
+    painter: QPainter, strip: QRect, translator: Translator, font: QFont, *, is_blank: bool
+) -> None:
     """Draw the legend of the heat map in a rectangle: the meaning of the colours, their limits, and the scale.
 
     strip     the rectangle
@@ -112,7 +114,7 @@ def draw_legend(painter: QPainter, strip: QRect, translator: Translator, font: Q
     if not is_blank:
         line = painter.fontMetrics().height()
         _draw_scale(painter, QRect(box.x(), box.bottom() + 1 - line, box.width(), line), translator)
-    draw_edged_text(painter, box, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop, caption)
+    draw_outlined_text(painter, box, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop, caption)
 
 
 def _legend_label(translator: Translator, *, is_blank: bool) -> str:
@@ -134,15 +136,15 @@ def _draw_scale(painter: QPainter, box: QRect, translator: Translator) -> None:
     weak, strong = translator.text("weak"), translator.text("strong")
     measure = painter.fontMetrics().horizontalAdvance
     right = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
-    draw_edged_text(painter, box, right, strong)
+    draw_outlined_text(painter, box, right, strong)
     width, height = min(_LEGEND[0], box.width() - measure(weak) - measure(strong) - 20), _LEGEND[1]
     bar = QRectF(box.right() - measure(strong) - 8 - width, box.center().y() - height / 2 + 1, width, height)
     ramp = heat_map.colours(np.linspace(0, 1, 128, dtype=np.float32)[None, :])
     painter.drawImage(bar, QImage(ramp.tobytes(), 128, 1, QImage.Format.Format_RGBA8888).copy())
-    draw_edged_text(painter, QRect(box.x(), box.y(), round(bar.x()) - 8 - box.x(), box.height()), right, weak)
+    draw_outlined_text(painter, QRect(box.x(), box.y(), round(bar.x()) - 8 - box.x(), box.height()), right, weak)
 
 
-def patient_lines(translator: Translator, header: ImageHeader) -> tuple[str, ...]:
+def patient_text_lines(translator: Translator, header: ImageHeader) -> tuple[str, ...]:
     """Return lines of text with name, Patient ID, sex and age of the patient.
 
     The age is in completed years, as in a pack's check of ages.
@@ -167,7 +169,7 @@ def _without_empty(lines: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(line for line in lines if line)
 
 
-def draw_edged_text(painter: QPainter, box: QRect, flags: Qt.AlignmentFlag, text: str) -> None:
+def draw_outlined_text(painter: QPainter, box: QRect, flags: Qt.AlignmentFlag, text: str) -> None:
     """Draw white text with a thin dark edge, which is readable on every image."""
     painter.setPen(QColor(0, 0, 0, 200))
     for x, y in ((-1, 0), (1, 0), (0, -1), (0, 1)):
@@ -202,7 +204,7 @@ def angle_degrees(first: MeasurementLine, second: MeasurementLine, image: Image)
     return math.degrees(math.atan2(abs(cross), abs(dot)))
 
 
-def region_statistics(line: MeasurementLine, image: Image) -> tuple[float, float, float] | None:
+def region_mean_deviation_and_area(line: MeasurementLine, image: Image) -> tuple[float, float, float] | None:
     """Return (mean, standard deviation, area) of a rectangle of the image; None if the rectangle contains no pixel.
 
     line  a diagonal of the rectangle
@@ -247,7 +249,7 @@ def measurement_text(translator: Translator, state: ViewState, index: int, image
 
 
 def _region_text(translator: Translator, line: MeasurementLine, image: Image) -> str:
-    figures = region_statistics(line, image)
+    figures = region_mean_deviation_and_area(line, image)
     if figures is None:
         return ""
     mean, deviation, area = (format_number(translator, figure, digits=1) for figure in figures)
@@ -324,7 +326,7 @@ def draw_measurement_lines(
             _draw_label(painter, measurement_text(translator, state, index, pyramid.image), end, view)
 
 
-def draw_keyboard_cross(painter: QPainter, at: QPointF) -> None:
+def draw_keyboard_crosshair(painter: QPainter, at: QPointF) -> None:
     """Draw a cross at the point of the view that a person moves with keys."""
     with preserve_painter_state(painter):
         for shade, width in ((QColor(0, 0, 0, 150), 3.0), (QColor(*_LINE_COLOUR), 1.2)):
@@ -339,4 +341,4 @@ def _draw_label(painter: QPainter, caption: str, end: QPointF, view: Size) -> No
     left = min(max(end.x() + _BESIDE, 0), view.width - room.width() - 2)
     top = min(max(end.y() + _BESIDE, 0), view.height - room.height() - 2)
     box = QRect(round(left), round(top), room.width() + 2, room.height())
-    draw_edged_text(painter, box, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop, caption)
+    draw_outlined_text(painter, box, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop, caption)

@@ -32,11 +32,11 @@ from fieldray.desktop.overlay import (
     BOTTOM_RIGHT,
     corner_texts,
     draw_corner_texts,
-    draw_keyboard_cross,
-    draw_legend,
+    draw_heat_map_legend,
+    draw_keyboard_crosshair,
     draw_lung_outline,
     draw_measurement_lines,
-    legend_strip,
+    heat_map_legend_box,
     lung_outline_path,
     measurement_text,
 )
@@ -217,7 +217,7 @@ class Viewer(QWidget):
             if self._switches.magnifier:
                 self._draw_magnified(painter, pyramid, self._with_open_line())
             if self._switches.tool in MEASURE_TOOLS and self._mouse is None:
-                draw_keyboard_cross(painter, self._key_position)
+                draw_keyboard_crosshair(painter, self._key_position)
         else:
             self._draw_waiting(painter)
         if self.hasFocus():
@@ -233,9 +233,9 @@ class Viewer(QWidget):
         layer, heat = self._layer_in_sight, self._heat_map_in_sight
         self._draw_scene(painter, pyramid, state)
         if heat is not None:
-            strip = legend_strip(area, self._translator, font, is_blank=heat.is_blank)
+            strip = heat_map_legend_box(area, self._translator, font, is_blank=heat.is_blank)
             area = area.adjusted(0, 0, 0, -strip.height())
-            draw_legend(painter, strip, self._translator, font, is_blank=heat.is_blank)
+            draw_heat_map_legend(painter, strip, self._translator, font, is_blank=heat.is_blank)
         if layer is not None:
             area = layer.draw_captions(painter, area, font)
         if self.shows_network_view:
