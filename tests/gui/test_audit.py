@@ -138,7 +138,7 @@ def test_a_local_point_needs_a_yes_with_two_names_and_is_then_offered(desk: Desk
     packs = desk.bench.packs
     desk.until(lambda: packs.model.manifest.operating_points[-1].name == "local:ours")
     assert packs.operating_point.name != "local:ours"  # the new point is chosen only by a person
-    packs.choose_point_by_name("local:ours")
+    packs.choose_operating_point_by_name("local:ours")
     desk.window.pages.setCurrentWidget(desk.window.packs_page)
     choices = desk.window.packs_page.findChildren(QComboBox)
     assert "Local: ours" in {box.currentText() for box in choices}

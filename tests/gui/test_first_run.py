@@ -163,7 +163,7 @@ def test_the_remembered_pack_and_its_operating_point_are_used(desk: Desk) -> Non
     desk.choose("/third")
     desk.until_shown("The pack has no operating point named local:gone.")
     desk.until(lambda: desk.asks == "pack")
-    desk.bench.packs.choose_point_by_name(POINT.name)
+    desk.bench.packs.choose_operating_point_by_name(POINT.name)
     desk.choose()
     desk.until(lambda: desk.rooms.session.started_with[-1][1] == POINT.name)  # a person chose this point
 

@@ -334,7 +334,7 @@ def test_the_packs_page_is_built_when_shown_and_is_up_to_date(desk: Desk, from_d
 
 def test_an_operating_point_is_never_inherited_by_another_pack(desk: Desk) -> None:
     packs = desk.bench.packs
-    packs.choose_point_by_name("careful")
+    packs.choose_operating_point_by_name("careful")
     desk.plug_in(EDGETPU, on_edgetpu())
     accept(desk)
     assert packs.point_name is None

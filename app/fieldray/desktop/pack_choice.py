@@ -152,7 +152,7 @@ class PackController(QObject):
         """Read a pack's model card, and emit `model_card_read` with the text. The pack need not be in use."""
         self._ask(lambda library: library.read_card(candidate.folder), self.model_card_read.emit)
 
-    def choose_point_by_name(self, name: str) -> None:
+    def choose_operating_point_by_name(self, name: str) -> None:
         """Choose the operating point of the pack in use by name, for the next run."""
         self.point_name, self.is_persons_point = name, True
         self.model_changed.emit()

@@ -207,7 +207,7 @@ class PacksPage(Page):
         point, caption = self._packs.operating_point, translator.text("Operating point for the next run")
         choices = ((title, name) for name, title in titles.items())
         choice = choice_box(choices, accessible_name=caption, selected=point.name if point else None)
-        choice.activated.connect(lambda index: self._packs.choose_point_by_name(choice.itemData(index)))
+        choice.activated.connect(lambda index: self._packs.choose_operating_point_by_name(choice.itemData(index)))
         row = row_layout(None, PlainLabel(caption), choice, 1)
         return [row, *([make_label(operating_point_text(translator, point), role="muted")] if point else [])]
 
