@@ -13,7 +13,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QImage
 from PySide6.QtWidgets import QMessageBox
 
-from fieldray.desktop.packs_page import AdditionalPackBox, PackButtons
+from fieldray.desktop.packs_page import AdditionalPackBox, PackResultButtons
 from fieldray.desktop.worklist_delegate import ICON_COLUMN_WIDTH
 from fieldray.desktop.worklist_rows import COLUMN_KEYS
 from fieldray.domain.finding import Finding, ScreenedOutcome, decide
@@ -82,7 +82,7 @@ def cell(desk: Desk, row_id: int, column: int = SECOND) -> str:
     return str(rows.data(rows.index_of(row_id).siblingAtColumn(column)))
 
 
-def button_of(desk: Desk, name: str) -> PackButtons:
+def button_of(desk: Desk, name: str) -> PackResultButtons:
     return next(one for one in desk.window.result_panel.packs.buttons if one.accessibleName().startswith(name))
 
 

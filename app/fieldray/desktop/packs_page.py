@@ -153,7 +153,7 @@ class PacksPage(Page):
         if not self._packs.candidates:
             none = self._translator.text("No packs found. Plug in a drive with packs, then press Refresh.")
             if not self._packs.is_listed:
-                none = pack_search_text(self._translator)
+                none = searching_for_packs_text(self._translator)
             self._cards.append(card(make_label(none)))
         for position, new in enumerate(self._cards):
             self._column.insertWidget(1 + position, new)
@@ -288,7 +288,7 @@ def operating_point_text(translator: Translator, point: OperatingPoint) -> str:
     )
 
 
-def pack_search_text(translator: Translator) -> str:
+def searching_for_packs_text(translator: Translator) -> str:
     """Return the text that is shown while the program searches for packs."""
     return translator.text("Looking for packs…")
 
@@ -423,7 +423,7 @@ class AdditionalPackBox(QCheckBox):
         self.setVisible(self._candidate.problem is None and not (used and used.is_same_pack(self._candidate)))
 
 
-class PackButtons(QWidget):
+class PackResultButtons(QWidget):
     """A button for each pack that has a result for the current image.
 
     Result panel and heat map show the chosen pack.

@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QCheckBox, QFrame, QScrollArea, QSizePolicy, QVBox
 
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.image_painting import DisplaySwitches
-from fieldray.desktop.packs_page import PackButtons, model_card_button
+from fieldray.desktop.packs_page import PackResultButtons, model_card_button
 from fieldray.desktop.performance_bars import PerformanceBars
 from fieldray.desktop.style import Theme, category_icon, colour, colours, icon, scaled_font
 from fieldray.desktop.verdict_controller import VerdictBar
@@ -102,7 +102,7 @@ class ResultPanel(QScrollArea):
         set_surface(page, "panel")
         self.override_buttons: list[PlainButton] = []
         self._empty = make_label(translator.text("The result of the selected image is shown here."), role="muted")
-        self.packs = PackButtons(self._image, translator, theme)
+        self.packs = PackResultButtons(self._image, translator, theme)
         self._head = self._make_head()
         self._kept = make_label(role="warning")
         self.open_newer_button = push_button(

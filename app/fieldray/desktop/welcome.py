@@ -15,7 +15,7 @@ from PySide6.QtWidgets import QApplication, QCheckBox, QGridLayout, QHBoxLayout,
 
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.intent import IntentQuestion
-from fieldray.desktop.packs_page import PackCard, pack_search_text
+from fieldray.desktop.packs_page import PackCard, searching_for_packs_text
 from fieldray.desktop.screening import ScreeningController
 from fieldray.desktop.style import Theme, icon
 from fieldray.desktop.widgets import (
@@ -145,7 +145,7 @@ class WelcomePage(QWidget):
         self.cards = [PackCard(entry, packs, self._translator, self._theme, partial(choose, entry)) for entry in found]
         none = self._translator.text("No pack was found. Plug in a drive with packs.")
         if not packs.is_listed:
-            none = pack_search_text(self._translator)
+            none = searching_for_packs_text(self._translator)
         self._shown = list(self.cards) or [card(make_label(none))]
         self.default_box.setVisible(bool(found))
         for number, shown in enumerate(self._shown):
