@@ -426,7 +426,7 @@ _MAX_SAMPLES: Final = 600  # about one sample for each point of the screen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadSample:
+class ComputerLoadSample:
     """Speed and load at one moment of a run, for the plots of the status page.
 
     elapsed_s     seconds since the run began
@@ -450,7 +450,7 @@ class ComputerLoad(RunOperations):
         super().__init__(screening)
         self._clock, self._began_s, self._apart_s = clock, 0.0, 0.0
         self._measuring: StoppableTask | None = None
-        self.samples: list[LoadSample] = []
+        self.samples: list[ComputerLoadSample] = []
         self.study: StoredLoadStudy | None = None
         self.progress = 0, 0
         self._packs.model_changed.connect(self.changed)
@@ -490,7 +490,7 @@ class ComputerLoad(RunOperations):
         last_s = self.samples[-1].elapsed_s if self.samples else -self._apart_s
         if speed.cpu_percent is None or speed.memory_mb is None or at_s - last_s < self._apart_s:
             return
-        measured = LoadSample(
+        measured = ComputerLoadSample(
             elapsed_s=at_s, images_per_s=speed.fps_now, cpu_percent=speed.cpu_percent, memory_mb=speed.memory_mb
         )
         self.samples.append(measured)

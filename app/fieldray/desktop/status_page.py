@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QGridLayout, QWidget
 
 from fieldray.bench.load import StoredLoadStudy
 from fieldray.desktop.controller import Controller
-from fieldray.desktop.past_runs import ComputerLoad, LoadSample
+from fieldray.desktop.past_runs import ComputerLoad, ComputerLoadSample
 from fieldray.desktop.style import Theme, colours
 from fieldray.desktop.toolbar import device_texts
 from fieldray.desktop.widgets import Page, card, make_label, push_button, read_only_table, remove_widgets, row_layout
@@ -83,7 +83,7 @@ class StatusPage(Page):
 
     def _make_plot(self) -> QWidget:
         text, machine = self._translator.text, self._machine
-        figures: dict[str, tuple[Callable[[LoadSample], float | None], float]] = {
+        figures: dict[str, tuple[Callable[[ComputerLoadSample], float | None], float]] = {
             text("Images per second (model alone)"): (lambda sample: sample.images_per_s, 2.0),
             text("CPU load of the whole computer, %"): (lambda sample: sample.cpu_percent, 100.0),
             text("Memory used by this program, MB"): (lambda sample: sample.memory_mb, 100.0),
@@ -207,7 +207,7 @@ class RunPlot(QWidget):
     def __init__(
         self,
         title: str,
-        figure: Callable[[LoadSample], float | None],
+        figure: Callable[[ComputerLoadSample], float | None],
         machine: ComputerLoad,
         *,
         full: float,
