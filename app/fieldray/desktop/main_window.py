@@ -33,7 +33,7 @@ from fieldray.desktop.keys import HeldKeys, KeyGroup, KeyListDialog, enable_imag
 from fieldray.desktop.notices import BannerArea, NoticeAction
 from fieldray.desktop.pack_choice import PackQuestion
 from fieldray.desktop.packs_page import PackDialog, PacksPage
-from fieldray.desktop.prior_card import ComparisonBar, PriorImageCard, prior_question_box
+from fieldray.desktop.prior_card import ComparisonInfoBar, PriorImageCard, prior_question_box
 from fieldray.desktop.result_panel import ResultPanel
 from fieldray.desktop.status_page import StatusPage
 from fieldray.desktop.style import Theme
@@ -106,7 +106,7 @@ class MainWindow(QMainWindow):
         self.status_page = StatusPage(controller, translator, theme)
         self.welcome = WelcomePage(controller, self.actions_by_name, translator, theme)
         self.tools = ImageToolButtons(self.area, self.actions_by_name, theme)
-        self.prior_bar = ComparisonBar(
+        self.prior_bar = ComparisonInfoBar(
             controller.comparing, self.area.prior_view, self.actions_by_name, translator, theme
         )
         connect_button(self.work_list.filter_bar.next_unread, self.actions_by_name["next_unread"])

@@ -256,7 +256,7 @@ def prior_question_box(
     return question_box(parent, warnings, more, answers=answers, decline_text=decline_text, on_decline=on_decline)
 
 
-class ComparisonBar(QWidget):
+class ComparisonInfoBar(QWidget):
     """The bar above two compared images: both dates, the time between them, warnings, and the display mode."""
 
     def __init__(
