@@ -47,7 +47,7 @@ from fieldray.reasons import COMMON_NOTE_CODES, Reason, reason
 from fieldray.reports.document import FindingText, ScoreScale, finding_texts
 from fieldray.translation import Translator
 
-OUTSIDE_EVIDENCE_CODE: Final = "evidence_outside"
+EVIDENCE_OUTSIDE_LUNGS_CODE: Final = "evidence_outside"
 _MIN_WIDTH: Final = 260
 _MARK: Final = 34
 _FOCUS_FRAME: Final = 2  # width of the focus frame in the style sheet
@@ -220,7 +220,7 @@ class ResultPanel(QScrollArea):
             self._add_overrides(column, row)
             return box
         for note in sorted(outcome.notes, key=lambda note: note.code in COMMON_NOTE_CODES):
-            if note.code != OUTSIDE_EVIDENCE_CODE:  # this note is shown next to the figure
+            if note.code != EVIDENCE_OUTSIDE_LUNGS_CODE:  # this note is shown next to the figure
                 role = "muted" if note.code in COMMON_NOTE_CODES else "warning"
                 column.addWidget(make_label(self._translator.reason(note), role=role))
         for said in found:
@@ -361,7 +361,7 @@ class LungsCard(QWidget):
         self._areas.setText(areas)
         self._evidence.setVisible(bool(inside))
         self._evidence.setText(inside)
-        warnings = [note for note in notes_of(outcome) if note.code == OUTSIDE_EVIDENCE_CODE]
+        warnings = [note for note in notes_of(outcome) if note.code == EVIDENCE_OUTSIDE_LUNGS_CODE]
         self._warning.setVisible(bool(warnings))
         self._warning.setText(*map(translator.reason, warnings))
 
