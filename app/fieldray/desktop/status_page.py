@@ -89,7 +89,7 @@ class StatusPage(Page):
             text("Memory used by this program, MB"): (lambda sample: sample.memory_mb, 100.0),
         }
         self.plots = [
-            RunPlot(title, figure, machine, full=full, translator=self._translator, theme=self._theme)
+            ComputerLoadPlot(title, figure, machine, full=full, translator=self._translator, theme=self._theme)
             for title, (figure, full) in figures.items()
         ]
         return card(make_label(text("Speed and load during the run"), role="heading"), self.load, *self.plots)
@@ -197,7 +197,7 @@ def _state(translator: Translator, machine: ComputerLoad, done: int, total: int)
 _HEIGHT: Final = 84
 
 
-class RunPlot(QWidget):
+class ComputerLoadPlot(QWidget):
     """A widget that plots one value of the samples, such as the CPU load, over the time of a run.
 
     figure  function that returns the value of a sample; a sample with the value None is left out
