@@ -14,7 +14,7 @@ from fieldray.bench.load import StoredLoadStudy
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.past_runs import ComputerLoad, ComputerLoadSample
 from fieldray.desktop.style import Theme, colours
-from fieldray.desktop.toolbar import device_texts
+from fieldray.desktop.toolbar import device_name_and_state
 from fieldray.desktop.widgets import Page, card, make_label, push_button, read_only_table, remove_widgets, row_layout
 from fieldray.domain.run import Speed
 from fieldray.formatting import backend_name, format_duration, format_number, time_text
@@ -98,7 +98,7 @@ class StatusPage(Page):
 
     def _show_devices(self) -> None:
         events = self._bench.backends.values()
-        lines = [device_texts(self._translator, event, self._bench.devices) for event in events]
+        lines = [device_name_and_state(self._translator, event, self._bench.devices) for event in events]
         how = self._translator.text(
             "Each line names a device, the software that runs the model, and the number of processes x threads."
         )

@@ -92,17 +92,17 @@ class Toolbar(QWidget):
         self.menu_button = self._menu_button(actions)
         self._lay_out()
         for signal in (controller.screening.changed, controller.screening.question_changed, controller.services_opened):
-            signal.connect(self.refresh_run)
+            signal.connect(self.refresh_run_controls)
         for signal in (controller.packs.packs_listed, controller.packs.model_changed):
-            signal.connect(self.refresh_pack)
-        controller.backends_changed.connect(self.refresh_backend)
-        self.refresh_run()
-        self.refresh_pack()
-        self.refresh_backend()
+            signal.connect(self.refresh_pack_in_use)
+        controller.backends_changed.connect(self.refresh_devices_in_use)
+        self.refresh_run_controls()
+        self.refresh_pack_in_use()
+        self.refresh_devices_in_use()
 
     # ---- updating
 
-    def refresh_run(self) -> None:
+    def refresh_run_controls(self) -> None:
         """Show the state and the progress of the run, and enable the buttons that can be used."""
         screening, translator = self._controller.screening, self._translator
         self.start_button.setEnabled(screening.can_start)
@@ -121,15 +121,15 @@ class Toolbar(QWidget):
         self.bar.setValue(round(1000 * share))
         self.bar.setMaximum(0 if screening.state == "starting" else 1000)
 
-    def refresh_pack(self) -> None:
+    def refresh_pack_in_use(self) -> None:
         """Show the name of the pack in use."""
         packs = self._controller.packs
         model = packs.model
         more = (pack_trust_text(self._translator, model, packs),) if model and packs.loading is None else ()
-        set_tooltip(self.pack_chip, *pack_in_use_texts(self._translator, packs), *more)
+        set_tooltip(self.pack_chip, *pack_in_use_name_and_remark(self._translator, packs), *more)
         self.fit_buttons_to_width()
 
-    def refresh_backend(self) -> None:
+    def refresh_devices_in_use(self) -> None:
         """Show the names and states of the devices in use."""
         set_tooltip(self.backend_chip, *self._backend_text())
         self.fit_buttons_to_width()
@@ -193,11 +193,13 @@ class Toolbar(QWidget):
         for button, caption in self._captions.items():
             button.setText("" if is_narrow else caption)
         room = _TINY_CHIP if is_narrow else _WIDE_CHIP
-        set_elided_text(self.pack_chip, *pack_in_use_texts(self._translator, self._controller.packs), max_width=room)
+        set_elided_text(
+            self.pack_chip, *pack_in_use_name_and_remark(self._translator, self._controller.packs), max_width=room
+        )
         set_elided_text(self.backend_chip, *self._backend_text(), max_width=room)
 
     def _backend_text(self) -> tuple[str, str]:
-        return devices_in_use_texts(self._translator, self._controller.backends, self._controller.devices)
+        return devices_in_use_names_and_states(self._translator, self._controller.backends, self._controller.devices)
 
     def _button(self, icon_name: str, text: str, action: QAction) -> PlainButton:
         button = push_button(text, icon=icon(icon_name, self._theme))
@@ -276,7 +278,7 @@ def _progress_label(translator: Translator, progress: Progress | None, is_runnin
     return parts
 
 
-def pack_in_use_texts(translator: Translator, packs: PackController) -> tuple[str, str]:
+def pack_in_use_name_and_remark(translator: Translator, packs: PackController) -> tuple[str, str]:
     """Return two texts about the pack in use: name with version, and intended patients.
 
     For an unsigned pack, the second text says that nobody vouches for the pack.
@@ -305,7 +307,7 @@ def pack_trust_text(translator: Translator, model: Model, packs: PackController)
     return signer_text
 
 
-def devices_in_use_texts(
+def devices_in_use_names_and_states(
     translator: Translator, backends: Mapping[str, BackendChanged], devices: Mapping[str, DeviceChanged]
 ) -> tuple[str, str]:
     """Return two texts: the names of the devices in use, and the states of these devices."""
@@ -315,10 +317,10 @@ def devices_in_use_texts(
     used = used or next(iter(backends.values()), None)
     if used is None:
         return translator.text("CPU"), translator.text("not in use")
-    return device_texts(translator, replace(used, detail=""), devices)
+    return device_name_and_state(translator, replace(used, detail=""), devices)
 
 
-def device_texts(
+def device_name_and_state(
     translator: Translator, event: BackendChanged, devices: Mapping[str, DeviceChanged]
 ) -> tuple[str, str]:
     """Return two texts: a device's name with its port, and the device's state.
