@@ -91,13 +91,18 @@ def test_a_newer_verdict_of_another_window_is_asked_about() -> None:
     verdicts.give_verdict("agree")
     assert verdicts.handle_verdict_written(FIRST, DISAGREE) == ()
     given = verdicts.state_for(FIRST)
-    assert (given.saving_state, given.wanted, given.stored, given.has_conflict) == ("not_saved", AGREE, DISAGREE, True)
+    assert (given.saving_state, given.chosen_verdict, given.stored, given.has_conflict) == (
+        "not_saved",
+        AGREE,
+        DISAGREE,
+        True,
+    )
     assert verdicts.give_verdict("unsure") == ()  # the person has not answered
     assert verdicts.keep_own_verdict(FIRST) == write(UNSURE, UNSURE, DISAGREE)
     assert verdicts.handle_verdict_written(FIRST, None) == ()  # meanwhile the other window withdrew it
     assert (given.has_conflict, given.stored) == (True, None)
     assert verdicts.keep_stored_verdict(FIRST) == (ReadVerdictCommand(FIRST),)
-    assert (given.saving_state, given.wanted) == (None, None)
+    assert (given.saving_state, given.chosen_verdict) == (None, None)
 
 
 def test_keeping_the_other_verdict_keeps_the_one_now_in_the_store() -> None:
@@ -107,14 +112,14 @@ def test_keeping_the_other_verdict_keeps_the_one_now_in_the_store() -> None:
     verdicts.handle_verdict_written(FIRST, DISAGREE)
     assert verdicts.keep_stored_verdict(FIRST) == (ReadVerdictCommand(FIRST),)
     verdicts.handle_verdict_read(FIRST, None)
-    assert (verdicts.state_for(FIRST).saving_state, verdicts.state_for(FIRST).wanted) == (None, None)
+    assert (verdicts.state_for(FIRST).saving_state, verdicts.state_for(FIRST).chosen_verdict) == (None, None)
 
 
 def test_a_newer_verdict_of_another_window_is_shown_when_its_image_is_opened() -> None:
     verdicts = opened(AGREE)
     verdicts.set_current_image(FIRST, AGREE)
     verdicts.handle_verdict_read(FIRST, DISAGREE)
-    assert (verdicts.state_for(FIRST).saving_state, verdicts.state_for(FIRST).wanted) == ("saved", DISAGREE)
+    assert (verdicts.state_for(FIRST).saving_state, verdicts.state_for(FIRST).chosen_verdict) == ("saved", DISAGREE)
     verdicts.set_draft_note("mine")
     verdicts.handle_verdict_read(FIRST, UNSURE)
     assert verdicts.state_for(FIRST).has_conflict
@@ -148,7 +153,7 @@ def test_a_note_that_was_typed_when_the_verdict_was_withdrawn_comes_back_too() -
 def test_giving_the_same_verdict_again_keeps_it() -> None:
     verdicts = opened(NOTED)  # saved by an earlier run, another window or this one
     assert verdicts.give_verdict("agree") == ()
-    assert verdicts.is_repeated and verdicts.state_for(FIRST).wanted == NOTED
+    assert verdicts.is_repeated and verdicts.state_for(FIRST).chosen_verdict == NOTED
     assert verdicts.give_verdict("disagree") == write(Verdict(choice="disagree", note="old scar"), NOTED)
     assert not verdicts.is_repeated
     assert verdicts.give_verdict("disagree") == ()  # while it is being saved
@@ -178,7 +183,7 @@ def test_a_new_result_of_an_image_does_not_take_over_the_verdict() -> None:
     verdicts = opened(AGREE)
     again = VerdictSubject(1, screened(1, 0.1))
     verdicts.set_current_image(again)
-    assert verdicts.state_for(again).wanted is None
+    assert verdicts.state_for(again).chosen_verdict is None
     assert verdicts.saving_state_of(1, FIRST.outcome, None) is None
 
 
@@ -211,7 +216,7 @@ class Window:
 
     def person_wants(self) -> None:
         if image := self.verdicts.open_image:
-            self.last[image] = self.verdicts.state_for(image).wanted
+            self.last[image] = self.verdicts.state_for(image).chosen_verdict
             self.seen[image].add(self.last[image])  # another writer may give the same verdict
 
 
@@ -243,8 +248,8 @@ class RandomWalk(RuleBasedStateMachine):
         window = self.windows[number]
         typed = window.verdicts.open_image
         commands = window.verdicts.set_current_image(judged, self.store[judged][0] if judged else None)
-        if typed and window.verdicts.state_for(typed).wanted is not None:
-            window.last[typed] = window.verdicts.state_for(typed).wanted
+        if typed and window.verdicts.state_for(typed).chosen_verdict is not None:
+            window.last[typed] = window.verdicts.state_for(typed).chosen_verdict
         window.take(commands)
 
     @rule(number=windows_drawn)
@@ -292,9 +297,9 @@ class RandomWalk(RuleBasedStateMachine):
         window.take(window.verdicts.undo())
         assert window.verdicts.undo() == ()
         given = window.verdicts.state_for(image)
-        assert given.wanted == before[1] or given.has_conflict
-        window.last[image] = given.wanted
-        window.seen[image].add(given.wanted)
+        assert given.chosen_verdict == before[1] or given.has_conflict
+        window.last[image] = given.chosen_verdict
+        window.seen[image].add(given.chosen_verdict)
         window.seen[image].add(before[2])
 
     @rule(number=windows_drawn, place=images_drawn)
@@ -396,15 +401,15 @@ class RandomWalk(RuleBasedStateMachine):
             for image in IMAGES:
                 given = window.verdicts.state_for(image)
                 if given.saving_state == "saved":
-                    assert given.wanted in self.kept[image]
-                    assert given.wanted == self.store[image][0] or self.store[image][1] != window.name
+                    assert given.chosen_verdict in self.kept[image]
+                    assert given.chosen_verdict == self.store[image][0] or self.store[image][1] != window.name
 
     @invariant()
     def nothing_is_lost_without_a_problem(self) -> None:
         for window in self.windows:
             for image, verdict in window.last.items():
                 given = window.verdicts.state_for(image)
-                assert given.wanted == verdict or verdict in self.kept[image]
+                assert given.chosen_verdict == verdict or verdict in self.kept[image]
 
     def teardown(self) -> None:
         """Once the disk has room, all verdicts are saved or wait for the answer to a conflict."""

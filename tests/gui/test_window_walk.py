@@ -214,7 +214,7 @@ class WindowWalk(RuleBasedStateMachine):
             row = model.row_at(index)
             if row is not None and model.data(index, VERDICT_ROLE) == "saved":
                 given = verdicts.state_for(VerdictSubject(row.result_id, row.outcome))
-                shown[row.row_id] = given.wanted or row.verdict
+                shown[row.row_id] = given.chosen_verdict or row.verdict
         panel, opened = self.window.result_panel.verdict, self.bench.image.row
         if opened is not None and panel._how.text().startswith("Your verdict was saved"):
             choice = next(choice for choice, button in panel.buttons.items() if button.isChecked())
@@ -289,14 +289,14 @@ class WindowWalk(RuleBasedStateMachine):
         if row is None:
             return
         self._judge(row)
-        before = self.bench.judging.verdicts.state_for(VerdictSubject(row.result_id, row.outcome)).wanted
+        before = self.bench.judging.verdicts.state_for(VerdictSubject(row.result_id, row.outcome)).chosen_verdict
         for _ in range(2):
             self.window.result_panel.verdict.buttons[choice].click()
         given = self.bench.judging.verdicts.state_for(VerdictSubject(row.result_id, row.outcome))
         if self.bench._why_not_judged() is None and not given.has_conflict:
-            assert given.wanted is not None and given.wanted.choice == choice
+            assert given.chosen_verdict is not None and given.chosen_verdict.choice == choice
         else:
-            assert given.wanted == before or given.has_conflict
+            assert given.chosen_verdict == before or given.has_conflict
 
     def _withdraw(self, which: int) -> None:
         """Withdraw the verdict, also one that another window gave."""

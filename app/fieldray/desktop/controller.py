@@ -288,7 +288,7 @@ class Controller(QObject):
         if (
             row is not None
             and row.result_id == judged.result_id
-            and self.judging.verdicts.state_for(judged).wanted is not None
+            and self.judging.verdicts.state_for(judged).chosen_verdict is not None
         ):
             self.read_marks.mark_read()
 

@@ -123,7 +123,7 @@ class VerdictController(QObject):
         judged = self.verdicts.last_changed_image
         if judged is not None:
             self._change(self.verdicts.undo(), judged)
-            before = self.verdicts.state_for(judged).wanted
+            before = self.verdicts.state_for(judged).chosen_verdict
             self._board.post("taken_back", partial(_taken_back, judged, before))
         return judged
 
@@ -227,7 +227,7 @@ class VerdictController(QObject):
                 "Another window changed the verdict on {image}. To choose between the two verdicts, open the image.",
                 image=image,
             )
-        if given.wanted is None:
+        if given.chosen_verdict is None:
             said = translator.text("Your verdict on {image} could not be withdrawn.", image=image)
         else:
             said = translator.text("Your verdict on {image} could not be saved.", image=image)
@@ -371,10 +371,10 @@ class VerdictBar(QWidget):
         verdicts, text = self._judging.verdicts, self._translator.text
         given = verdicts.state_for(verdicts.open_image)
         for choice, button in self.buttons.items():
-            button.setChecked(given.wanted is not None and given.wanted.choice == choice)
+            button.setChecked(given.chosen_verdict is not None and given.chosen_verdict.choice == choice)
         if self.note.text() != given.note:
             self.note.setText(given.note)
-        can_be_noted = given.wanted is not None
+        can_be_noted = given.chosen_verdict is not None
         self.note.setEnabled(can_be_noted)
         self.note.setPlaceholderText(
             text("Note on the verdict") if can_be_noted else text("Give a verdict to add a note")
@@ -384,7 +384,7 @@ class VerdictBar(QWidget):
             "saving": text("Your verdict is being saved…"),
             "saved": text("Your verdict is saved, but the note is not. Press Enter to save the note, or Esc to "
                           "discard the note.")
-            if given.has_unsaved_note else text("Your verdict was saved.") + " " + self._printed(given.wanted),
+            if given.has_unsaved_note else text("Your verdict was saved.") + " " + self._printed(given.chosen_verdict),
             "not_saved": "",
         }  # fmt: skip
         is_lost = given.saving_state == "not_saved"
@@ -394,9 +394,9 @@ class VerdictBar(QWidget):
         self._how.setVisible(not is_lost)
         for widget in (self._why_not, self.retry_button, self.keep_stored_verdict):
             widget.setVisible(is_lost)
-        self.withdraw.setVisible(not is_lost and given.wanted is not None)
+        self.withdraw.setVisible(not is_lost and given.chosen_verdict is not None)
         self.retry_button.setText(text("Save my verdict") if given.has_conflict else text("Try again"))
-        keeps = text("Keep my verdict") if given.wanted is None else text("Withdraw")
+        keeps = text("Keep my verdict") if given.chosen_verdict is None else text("Withdraw")
         self.keep_stored_verdict.setText(text("Keep the saved verdict") if given.has_conflict else keeps)
 
     def discard_note(self) -> None:
@@ -410,10 +410,14 @@ class VerdictBar(QWidget):
             theirs = text(
                 "Another window changed the verdict on this image: {verdict}.", verdict=self._verdict_text(given.stored)
             )
-            return theirs, text("Your verdict is not saved: {verdict}.", verdict=self._verdict_text(given.wanted))
+            return theirs, text(
+                "Your verdict is not saved: {verdict}.", verdict=self._verdict_text(given.chosen_verdict)
+            )
         assert given.problem is not None
         said = (
-            text("Your verdict could not be saved.") if given.wanted else text("Your verdict could not be withdrawn.")
+            text("Your verdict could not be saved.")
+            if given.chosen_verdict
+            else text("Your verdict could not be withdrawn.")
         )
         return (f"{said} {self._translator.reason(given.problem)}",)
 

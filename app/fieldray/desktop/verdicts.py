@@ -79,7 +79,7 @@ class VerdictState:
     """
 
     stored: Verdict | None
-    wanted: Verdict | None = field(init=False)
+    chosen_verdict: Verdict | None = field(init=False)
     draft_note: str | None = None
     replaceable_verdicts: set[Verdict | None] = field(init=False)
     pending_write: WriteVerdictCommand | None = None
@@ -91,7 +91,7 @@ class VerdictState:
 
     def mark_saved(self, stored: Verdict | None) -> None:
         """Record that the verdict `stored` is in the database, and that nothing is left to save."""
-        self.stored = self.wanted = stored
+        self.stored = self.chosen_verdict = stored
         self.replaceable_verdicts, self.problem, self.has_conflict = {stored}, None, False
 
     def accept_stored_verdict(self, stored: Verdict | None) -> None:
@@ -110,12 +110,14 @@ class VerdictState:
             return "saving"
         if self.problem is not None or self.has_conflict:
             return "not_saved"
-        return "saved" if self.wanted is not None else None
+        return "saved" if self.chosen_verdict is not None else None
 
     @property
     def note(self) -> str:
         """The text for the field of the note: the typed note, or the note of the verdict."""
-        return self.draft_note if self.draft_note is not None else self.wanted.note if self.wanted else ""
+        return (
+            self.draft_note if self.draft_note is not None else self.chosen_verdict.note if self.chosen_verdict else ""
+        )
 
     @property
     def has_unsaved_note(self) -> bool:
@@ -123,7 +125,7 @@ class VerdictState:
 
         False without a verdict.
         """
-        return self.wanted is not None and self.note.strip() != self.wanted.note
+        return self.chosen_verdict is not None and self.note.strip() != self.chosen_verdict.note
 
     @property
     def must_stay_in_memory(self) -> bool:
@@ -198,15 +200,15 @@ class Verdicts:
         The note is ignored for an image without a verdict.
         """
         given = self.state_for(self.open_image)
-        if given.wanted is not None:
+        if given.chosen_verdict is not None:
             given.draft_note = note
 
     def add_note_to_verdict(self) -> Commands:
         """Add the typed note to the verdict on the current image, if the image has a verdict."""
         given = self.state_for(self.open_image)
-        if given.wanted is None or given.draft_note is None:
+        if given.chosen_verdict is None or given.draft_note is None:
             return ()
-        return self._want(Verdict(choice=given.wanted.choice, note=given.draft_note.strip()))
+        return self._want(Verdict(choice=given.chosen_verdict.choice, note=given.draft_note.strip()))
 
     def discard_note(self) -> None:
         """Discard the note that a person is typing on the current image, and restore the saved note."""
@@ -219,15 +221,18 @@ class Verdicts:
         """
         given = self.state_for(self.open_image)
         verdict = Verdict(choice=choice, note=given.note.strip())
-        self.is_repeated = verdict == given.wanted and given.saving_state in ("saved", "saving")
+        self.is_repeated = verdict == given.chosen_verdict and given.saving_state in ("saved", "saving")
         return () if self.is_repeated else self._want(verdict)
 
     def withdraw_verdict(self) -> Commands:
         """Withdraw the verdict on the current image together with its note; `undo` restores verdict and note."""
         given = self.state_for(self.open_image)
-        if given.wanted is None:
+        if given.chosen_verdict is None:
             return ()
-        given.wanted, given.draft_note = Verdict(choice=given.wanted.choice, note=given.note.strip()), None
+        given.chosen_verdict, given.draft_note = (
+            Verdict(choice=given.chosen_verdict.choice, note=given.note.strip()),
+            None,
+        )
         return self._want(None)
 
     @property
@@ -237,7 +242,7 @@ class Verdicts:
             return None
         judged, _, after = self._last
         given = self._given.get(judged)  # None for an image whose verdict is saved
-        return judged if given is None or (given.wanted == after and not given.has_conflict) else None
+        return judged if given is None or (given.chosen_verdict == after and not given.has_conflict) else None
 
     def forget_last_change(self) -> None:
         """Forget the last change of a verdict, so that it cannot be undone.
@@ -277,7 +282,7 @@ class Verdicts:
         given = self.state_for(judged)
         if given.saving_state != "not_saved":
             return ()
-        given.wanted, given.draft_note = given.stored, None
+        given.chosen_verdict, given.draft_note = given.stored, None
         return self._save(judged, given) or (ReadVerdictCommand(judged),)
 
     # ---- the database
@@ -290,7 +295,7 @@ class Verdicts:
         given = self._given.get(judged)
         if given is None or given.pending_write is not None:
             return ()
-        if stored == given.wanted:
+        if stored == given.chosen_verdict:
             given.mark_saved(stored)
         elif stored in given.replaceable_verdicts:
             given.stored = stored
@@ -308,11 +313,11 @@ class Verdicts:
         if given is None or given.pending_write is None:
             return ()
         sent, given.pending_write = given.pending_write, None
-        is_withdrawn = sent.verdict == given.stored == given.wanted
+        is_withdrawn = sent.verdict == given.stored == given.chosen_verdict
         if stored == sent.verdict:
             given.stored, given.replaceable_verdicts = stored, {stored}
             return self._save(judged, given)
-        if stored == given.wanted:  # both verdicts are equal
+        if stored == given.chosen_verdict:  # both verdicts are equal
             given.mark_saved(stored)
         elif is_withdrawn:  # the person's verdict is withdrawn, so no conflict
             given.accept_stored_verdict(stored)
@@ -330,13 +335,13 @@ class Verdicts:
             return ()
         sent, given.pending_write = given.pending_write, None
         given.replaceable_verdicts.add(sent.verdict)
-        if given.wanted != sent.verdict:
+        if given.chosen_verdict != sent.verdict:
             return self._send(judged, given)
         if given.replaceable_verdicts == {given.stored}:
             return ()
         given.problem = problem
         # In spite of the error, the verdict may have been stored.
-        return (ReadVerdictCommand(judged),) if given.wanted == given.stored else ()
+        return (ReadVerdictCommand(judged),) if given.chosen_verdict == given.stored else ()
 
     # ---- inside
 
@@ -345,8 +350,8 @@ class Verdicts:
         if judged is None:
             return ()
         given = self._given[judged]
-        self.is_repeated, self._last = False, (judged, given.wanted, verdict)
-        given.wanted, given.draft_note = verdict, None
+        self.is_repeated, self._last = False, (judged, given.chosen_verdict, verdict)
+        given.chosen_verdict, given.draft_note = verdict, None
         return self._save(judged, given)
 
     def _save(self, judged: VerdictSubject, given: VerdictState) -> Commands:
@@ -356,12 +361,14 @@ class Verdicts:
         """
         if given.pending_write is not None:
             return ()
-        if given.wanted == given.stored and (given.has_conflict or given.replaceable_verdicts == {given.stored}):
+        if given.chosen_verdict == given.stored and (
+            given.has_conflict or given.replaceable_verdicts == {given.stored}
+        ):
             given.mark_saved(given.stored)
             return ()
         return () if given.has_conflict else self._send(judged, given)
 
     def _send(self, judged: VerdictSubject, given: VerdictState) -> Commands:
         given.problem, given.has_conflict = None, False
-        given.pending_write = WriteVerdictCommand(judged, given.wanted, frozenset(given.replaceable_verdicts))
+        given.pending_write = WriteVerdictCommand(judged, given.chosen_verdict, frozenset(given.replaceable_verdicts))
         return (given.pending_write,)
