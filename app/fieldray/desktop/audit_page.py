@@ -27,7 +27,7 @@ from fieldray.desktop.dialogs import DIALOG_MARGINS, dialog_buttons, form_layout
 from fieldray.desktop.past_runs import AuditController
 from fieldray.desktop.style import Theme, colour, icon
 from fieldray.desktop.widgets import (
-    FIELD_MARGIN,
+    TEXT_FIELD_MARGIN,
     Page,
     ask_for_paths,
     card,
@@ -103,7 +103,7 @@ class AuditPage(Page):
         self.prices, self.against = (QLineEdit(), QLineEdit(), QLineEdit()), choice_box(())
         self.positive.setPlaceholderText(text("automatic: labels such as abnormal, positive, 1"))
         self.prevalence.setPlaceholderText(text("the prevalence among these images"))
-        self.sensitivity.lineEdit().setTextMargins(FIELD_MARGIN, 0, 0, 0)
+        self.sensitivity.lineEdit().setTextMargins(TEXT_FIELD_MARGIN, 0, 0, 0)
         fields = self.positive, self.unit, self.refers, self.prevalence, self.sensitivity, *self.prices, self.against
         for field in fields:
             field.setFixedWidth(_FIELD_WIDTH)

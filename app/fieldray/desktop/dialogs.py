@@ -267,7 +267,7 @@ class DocumentDialog(QDialog):
         self.contents = make_title_list(
             [without_markup(heading) for heading, _ in headings], accessible_name=translator.text("Contents")
         )
-        self.contents.currentRowChanged.connect(lambda row: self.page.show_position(headings[row][1]))
+        self.contents.currentRowChanged.connect(lambda row: self.page.scroll_to_position(headings[row][1]))
         self.search = search_field(translator.text("Search"))
         self.search.textChanged.connect(self._show_first)
         self.search.returnPressed.connect(self._show_next)

@@ -118,7 +118,7 @@ class DocumentView(QTextBrowser):
         """Return the headings below the title: the text of each heading, and its position for `show_position`."""
         return [(block.text(), block.position()) for block in self._blocks() if block.blockFormat().headingLevel() > 1]
 
-    def show_position(self, position: int) -> None:
+    def scroll_to_position(self, position: int) -> None:
         """Scroll until the paragraph at a position is at the top of the view.
 
         position  number of letters before the paragraph in the displayed text
@@ -494,7 +494,7 @@ def in_scroll_area(page: QWidget) -> QScrollArea:
 
 # ---- a table of plain texts: disagreements of an audit, past runs, images of a comparison
 
-FIELD_MARGIN: Final = 8
+TEXT_FIELD_MARGIN: Final = 8
 _TABLE_HEIGHT: Final = 260
 
 
@@ -525,5 +525,5 @@ def read_only_table(
     header.setSectionResizeMode(len(headings) - 1, QHeaderView.ResizeMode.Stretch)
     header.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
     rows_height = sum(table.rowHeight(index) for index in range(len(rows)))
-    table.setFixedHeight(min(rows_height + header.sizeHint().height() + FIELD_MARGIN, max_height))
+    table.setFixedHeight(min(rows_height + header.sizeHint().height() + TEXT_FIELD_MARGIN, max_height))
     return table
