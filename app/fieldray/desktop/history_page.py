@@ -28,7 +28,7 @@ from fieldray.desktop.widgets import (
     search_field,
     set_tooltip,
 )
-from fieldray.desktop.worklist import RARE_CATEGORIES, device_filter_box, verdict_filter_box
+from fieldray.desktop.worklist import CATEGORIES_SHOWN_IF_PRESENT, device_filter_box, verdict_filter_box
 from fieldray.domain.finding import WORK_LIST_ORDER
 from fieldray.domain.history import DeletionPlan, ResultPair, RunFilter, RunSummary
 from fieldray.formatting import category_label, format_date, pack_names_of_run, run_state_text, time_text
@@ -152,7 +152,9 @@ class HistoryPage(Page):
         table.setWordWrap(False)
         table.setAccessibleName(text("History of runs"))
         for column, category in enumerate(WORK_LIST_ORDER, 3):
-            is_there = category not in RARE_CATEGORIES or any(found.counts.get(category) for found in self._listed)
+            is_there = category not in CATEGORIES_SHOWN_IF_PRESENT or any(
+                found.counts.get(category) for found in self._listed
+            )
             table.setColumnHidden(column, not is_there)
         for row, found in enumerate(self._listed):
             if (item := table.item(row, 0)) is not None:

@@ -48,7 +48,7 @@ from fieldray.desktop.widgets import (
     is_input_in_progress,
     question_box,
 )
-from fieldray.desktop.worklist import MIN_WIDTH, NARROW_WIDTH, WorkList
+from fieldray.desktop.worklist import MIN_LIST_WIDTH, MIN_LIST_WIDTH_NARROW_WINDOW, WorkList
 from fieldray.domain.prior_image import PriorImage
 from fieldray.domain.run import VerdictChoice
 from fieldray.packs.cards import split_card_by_language
@@ -361,8 +361,8 @@ class MainWindow(QMainWindow):
         """
         half, least = (self.width() + 1) // 2, self.area.minimumSizeHint().width()
         beside = self.result_panel.minimumWidth() + 2 * self.panes.handleWidth()
-        has_list = self.width() >= MIN_WIDTH + least + beside
-        self.work_list.setMinimumWidth(MIN_WIDTH if has_list else NARROW_WIDTH)
+        has_list = self.width() >= MIN_LIST_WIDTH + least + beside
+        self.work_list.setMinimumWidth(MIN_LIST_WIDTH if has_list else MIN_LIST_WIDTH_NARROW_WINDOW)
         has_room = self.width() >= self.work_list.minimumWidth() + half + beside
         self._image.setMinimumWidth(half if has_room else least)
 

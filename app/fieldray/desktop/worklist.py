@@ -57,9 +57,9 @@ _MARGIN: Final = 24
 _SHAPE: Final = 12  # size of a class's icon on its button
 # Minimum width for a name or reason. With less space the name of a class is below its icon, and then left out.
 _NAME: Final = 160
-RARE_CATEGORIES: Final = ("not_assessed", "not_an_image")
-MIN_WIDTH: Final = 280
-NARROW_WIDTH: Final = 198  # minimum: four buttons with icon and three digits
+CATEGORIES_SHOWN_IF_PRESENT: Final = ("not_assessed", "not_an_image")
+MIN_LIST_WIDTH: Final = 280
+MIN_LIST_WIDTH_NARROW_WINDOW: Final = 198  # minimum: four buttons with icon and three digits
 _VERY_LOW: Final = 300  # below this height, the filters by verdict and device are hidden
 _LOW: Final = 480  # below this height, the buttons use fewer lines
 
@@ -200,7 +200,7 @@ class FilterBar(QWidget):
         self._model.wanted = ResultFilter()
         self._model.change_filter()
 
-    def fit_height(self, height: int) -> None:
+    def adapt_to_list_height(self, height: int) -> None:
         """Use fewer lines for the bar if the work list is low.
 
         height  height of the work list in points
@@ -215,7 +215,9 @@ class FilterBar(QWidget):
         If there is less space, the buttons show only icon and count: in one row, else in rows of four.
         """
         counts = self._model.class_counts()
-        shown = [category for category in self._buttons if category not in RARE_CATEGORIES or counts[category]]
+        shown = [
+            category for category in self._buttons if category not in CATEGORIES_SHOWN_IF_PRESENT or counts[category]
+        ]
         captions = {category: f"{self._words[category]}  {self._numbers[category]}" for category in shown}
         columns = len(shown) if self._fit_in_a_row(captions) else min(self._room_for(captions), 3)
         if columns < 3 or self._is_low:
@@ -278,7 +280,7 @@ def _longest_class(translator: Translator, font: QFont, manifest: Manifest | Non
     classes = (
         short_category_label(translator, category, manifest)
         for category in WORK_LIST_ORDER
-        if category not in RARE_CATEGORIES
+        if category not in CATEGORIES_SHOWN_IF_PRESENT
     )
     return max(map(QFontMetrics(font).horizontalAdvance, classes))
 
@@ -433,7 +435,7 @@ class WorkList(QWidget):
     def __init__(self, model: WorkListModel, opened: WorkListRow | None, translator: Translator, theme: Theme) -> None:
         super().__init__()
         set_surface(self, "panel")
-        self.setMinimumWidth(MIN_WIDTH)
+        self.setMinimumWidth(MIN_LIST_WIDTH)
         self._model = model
         self._goal: int | Literal["first", "last"] | None = None
         model.awaits_row = False  # the old window may have waited for a row
@@ -476,7 +478,7 @@ class WorkList(QWidget):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        self.filter_bar.fit_height(self.height())
+        self.filter_bar.adapt_to_list_height(self.height())
 
     def move_selection(self, row_step: int) -> None:
         """Move the selection by a number of rows: 1 selects the next image, -1 the previous image."""
