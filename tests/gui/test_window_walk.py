@@ -316,7 +316,7 @@ class WindowWalk(RuleBasedStateMachine):
         """The file of the open image is overwritten: its row gets another patient's result."""
         row, session = self.bench.image.row, self.rooms.session
         run_id = self.bench.screening.run_id
-        if row is None or run_id is None or not self.bench.rows.is_row_current(row):
+        if row is None or run_id is None or not self.bench.rows.is_row_up_to_date(row):
             return
         self._overwritten += 1
         other = plain(100 + self._overwritten, (0.9, 0.1)[which % 2])

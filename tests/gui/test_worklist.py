@@ -27,7 +27,7 @@ from fieldray.desktop.image_painting import DisplaySwitches
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.verdicts import Verdicts, VerdictSubject
 from fieldray.desktop.worklist_delegate import WorkListDelegate, wrap_text
-from fieldray.desktop.worklist_model import EARLIER_DAY_ROLE, GROUP_ROLE, VERDICT_ROLE, WorkListModel
+from fieldray.desktop.worklist_model import IS_EARLIER_IMAGE_ROLE, PATIENT_GROUP_ROLE, VERDICT_ROLE, WorkListModel
 from fieldray.desktop.worklist_rows import COLUMN_KEYS, RowCache, WorkListRow
 from fieldray.domain.finding import Outcome, RefusedOutcome
 from fieldray.domain.run import ImageDone, Verdict
@@ -145,7 +145,7 @@ def test_order_and_filter_are_those_of_the_store_and_everything_is_counted(
         assert listed.shown() == shown
     assert model.total_image_count() == 5
     found: list[int] = []
-    model.study_found.connect(found.append)
+    model.searched_image_found.connect(found.append)
     model.change_filter(text="")
     listed.settle()
     model.find_neighbour_study(0, 1)
@@ -177,7 +177,7 @@ def test_an_image_screened_again_is_counted_once(listed: StoredList, model: Work
     assert model.class_counts()["failed"] == 0
     assert model.class_counts()["abnormal"] == 2
     assert replaced == [row] and row.category == "failed"  # an earlier row object keeps its values
-    assert model.row_at(model.index_of(1)).category == "abnormal" and not model.is_row_current(row)
+    assert model.row_at(model.index_of(1)).category == "abnormal" and not model.is_row_up_to_date(row)
 
 
 def test_a_verdict_is_noted_on_its_row(listed: StoredList, model: WorkListModel) -> None:
@@ -350,11 +350,11 @@ def test_the_images_of_a_patient_are_listed_together_and_the_selection_stays(
     of_first = replace(screened(4, 0.1), ref=replace(screened(4, 0.1).ref, header=screened(1, 0.9).ref.header))
     listed.add(screened(1, 0.9), screened(2, 0.8), screened(3, 0.7), of_first)
     held = QPersistentModelIndex(model.index_of(4))
-    assert model.data(model.index(0, 0), GROUP_ROLE) is None
+    assert model.data(model.index(0, 0), PATIENT_GROUP_ROLE) is None
     listed.switches.set(by_patient=True)
     listed.settle()
     assert listed.shown() == [1, 4, 2, 3] and held.row() == 1
-    assert [model.data(model.index(row, 0), GROUP_ROLE).remaining_row_count for row in range(4)] == [2, 1, 1, 1]
+    assert [model.data(model.index(row, 0), PATIENT_GROUP_ROLE).remaining_row_count for row in range(4)] == [2, 1, 1, 1]
     patients = [model.index(row, COLUMN_KEYS.index("patient")) for row in range(4)]
     said = [model.data(patient, Qt.ItemDataRole.AccessibleTextRole) for patient in patients]
     assert [words.endswith("same patient as above") for words in said] == [False, True, False, False]
@@ -382,7 +382,7 @@ def test_a_row_now_read_stays_in_the_unread_filter_until_it_is_set_again(
     listed.settle()
     assert listed.shown() == [1, 3]
     found: list[int] = []
-    model.study_found.connect(found.append)
+    model.searched_image_found.connect(found.append)
     model.find_unread_image(1)
     listed.until(lambda: found == [1])
     model.change_filter(verdict="any", text="PX-1002")
@@ -541,7 +541,7 @@ def test_an_image_of_an_earlier_day_is_marked_and_listed_below_todays_image(
     ]
     listed.add(*outcomes)
     assert listed.shown() == [2, 1]
-    marks = [model.data(model.index(place, COLUMN_KEYS.index("patient")), EARLIER_DAY_ROLE) for place in range(2)]
+    marks = [model.data(model.index(place, COLUMN_KEYS.index("patient")), IS_EARLIER_IMAGE_ROLE) for place in range(2)]
     assert marks == [False, True]
     said = model.data(model.index(1, COLUMN_KEYS.index("patient")), Qt.ItemDataRole.AccessibleTextRole)
     assert "earlier image, 2026-06-15" in said

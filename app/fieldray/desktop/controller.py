@@ -139,7 +139,7 @@ class Controller(QObject):
         self.judging.all_saved.connect(self._go_on_closing)
         self.past_runs.opened.connect(lambda _row_id, past: self._show_past_run(past))
         self.past_runs.deleted.connect(self._forget_deleted)
-        self.rows.all_deleted.connect(self._forget_gone)
+        self.rows.all_images_deleted.connect(self._forget_gone)
 
     # ---- opening and closing
 
@@ -184,7 +184,7 @@ class Controller(QObject):
         self.notice_board.post("closing", lambda t: t.text("Closing…"))
         for image in (self.image, self.second_image):
             image.discard_pending_results()
-        self.rows.stop_reading()
+        self.rows.stop_reading_rows()
         self.computer_load.stop_load_study()
         self.judging.save_typed_note()
         QTimer.singleShot(_PATIENCE_MS, self, self._offer_to_go)
@@ -245,7 +245,7 @@ class Controller(QObject):
         image = self.image
         if image.row is None:
             return reason("not_judged_none")
-        if image.is_result_replaced or not self.rows.is_row_current(image.row):
+        if image.is_result_replaced or not self.rows.is_row_up_to_date(image.row):
             return reason("not_judged_replaced")
         if self.rows.is_selecting_another_image or not image.is_visible:
             return reason("not_judged_yet")

@@ -179,7 +179,7 @@ class MainWindow(QMainWindow):
         bench.packs.model_card_read.connect(self._show_card)
         self.result_panel.model_card_requested.connect(self._show_card_of_run)
         bench.screening.run_started.connect(self._show_images_or_welcome)
-        bench.rows.all_deleted.connect(self._leave_deleted_run)
+        bench.rows.all_images_deleted.connect(self._leave_deleted_run)
 
     def _commands(self) -> dict[str, Callable[[], None]]:
         """Return the function of each command in the key table, by the name of the command."""

@@ -458,7 +458,7 @@ class WorkList(QWidget):
         model.modelReset.connect(self._after_reset)
         model.list_changed.connect(self._go)
         model.rows_loaded.connect(self._report_chosen)
-        model.study_found.connect(self.select_image)
+        model.searched_image_found.connect(self.select_image)
         self._after_reset()
 
     def _fit_classes(self) -> None:

@@ -23,7 +23,7 @@ from fieldray.desktop.image_painting import draw_thumbnail
 from fieldray.desktop.style import Theme, VerdictMark, colour, draw_category_icon, draw_verdict_mark, scaled_font
 from fieldray.desktop.verdicts import SavingState
 from fieldray.desktop.widgets import without_markup
-from fieldray.desktop.worklist_model import EARLIER_DAY_ROLE, GROUP_ROLE, ROW_ROLE, VERDICT_ROLE, Index
+from fieldray.desktop.worklist_model import IS_EARLIER_IMAGE_ROLE, PATIENT_GROUP_ROLE, ROW_ROLE, VERDICT_ROLE, Index
 from fieldray.desktop.worklist_rows import COLUMN_KEYS, WorkListRow, image_title, score_cell_text
 from fieldray.domain.finding import override_notes
 from fieldray.domain.history import NEW_PATIENT, SAME_STUDY, PatientGroup
@@ -106,7 +106,7 @@ class WorkListDelegate(QStyledItemDelegate):
         key = COLUMN_KEYS[column] if column < len(COLUMN_KEYS) else str(column - len(COLUMN_KEYS) + 1)  # pack number
         text = "" if key in _SYNTHETIC else str(index.data() or "")
         is_selected = bool(option.state & _SELECTED)
-        verdict, group, is_earlier = map(index.data, (VERDICT_ROLE, GROUP_ROLE, EARLIER_DAY_ROLE))
+        verdict, group, is_earlier = map(index.data, (VERDICT_ROLE, PATIENT_GROUP_ROLE, IS_EARLIER_IMAGE_ROLE))
         cell = _Cell(row, key, text, option.font, is_selected, verdict, group, is_earlier)
         arranged = self._translator.hides_names(), self.date_below, self.score_below, self.class_below
         look = (*cell.appearance, rect.width(), rect.height(), ratio, *arranged)

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 Index = QModelIndex | QPersistentModelIndex
 ROW_ROLE: Final = Qt.ItemDataRole.UserRole + 1
 VERDICT_ROLE: Final = ROW_ROLE + 1
-GROUP_ROLE: Final = VERDICT_ROLE + 1
-EARLIER_DAY_ROLE: Final = GROUP_ROLE + 1
+PATIENT_GROUP_ROLE: Final = VERDICT_ROLE + 1
+IS_EARLIER_IMAGE_ROLE: Final = PATIENT_GROUP_ROLE + 1
 _PAGE: Final = 32
 _MARGIN: Final = 8
 _CHANNEL: Final = "list"
@@ -75,8 +75,8 @@ class WorkListModel(QAbstractTableModel):
     counts_changed = Signal()
     list_changed = Signal()
     rows_loaded = Signal()
-    study_found = Signal(int)
-    all_deleted = Signal()
+    searched_image_found = Signal(int)
+    all_images_deleted = Signal()
     order_changed = Signal()
     row_replaced = Signal(object)  # the old row object of a changed result
 
@@ -124,7 +124,7 @@ class WorkListModel(QAbstractTableModel):
         self.run_id, self._is_new = run_id, True
         self._read()
 
-    def stop_reading(self) -> None:
+    def stop_reading_rows(self) -> None:
         """Stop reading rows from the database, because the program closes. Visible rows are kept."""
         self._stop()
         self.run_id, self._has_ended = None, True
@@ -230,7 +230,7 @@ class WorkListModel(QAbstractTableModel):
         """Return the `WorkListRow` of an image of this run, even if the filter hides the image."""
         return self._rows.row_of_image(image)
 
-    def is_row_current(self, row: WorkListRow) -> bool:
+    def is_row_up_to_date(self, row: WorkListRow) -> bool:
         """Return whether a row belongs to this run and shows the newest result of its image."""
         known = self._rows.row_in_memory(row.row_id)
         return known is not None and any(one is row for one in known.result_rows)
@@ -297,7 +297,7 @@ class WorkListModel(QAbstractTableModel):
         def found(row_id: int | None) -> None:
             self._is_finding = False
             if row_id is not None:
-                self.study_found.emit(row_id)
+                self.searched_image_found.emit(row_id)
             elif none is not None:
                 self._board.post("list", none)
 
@@ -331,8 +331,8 @@ class WorkListModel(QAbstractTableModel):
             self._verdicts.saving_state_of(row.result_id, row.outcome, row.verdict) if column.key == "patient" else None
         )
         is_earlier = index.row() < len(self._is_earlier) and bool(self._is_earlier[index.row()])
-        if role in (VERDICT_ROLE, GROUP_ROLE, EARLIER_DAY_ROLE):
-            own = {VERDICT_ROLE: state, EARLIER_DAY_ROLE: is_earlier}
+        if role in (VERDICT_ROLE, PATIENT_GROUP_ROLE, IS_EARLIER_IMAGE_ROLE):
+            own = {VERDICT_ROLE: state, IS_EARLIER_IMAGE_ROLE: is_earlier}
             return own[role] if role in own else patient_group_at(self._begins, index.row())
         if role == Qt.ItemDataRole.DisplayRole:
             return without_markup(column.text(translator, row))
@@ -476,7 +476,7 @@ class WorkListModel(QAbstractTableModel):
             self.counts_changed.emit()
         self.list_changed.emit()
         if is_gone:
-            self.all_deleted.emit()
+            self.all_images_deleted.emit()
 
     def _rearrange(self, row_ids: NDArray[np.int64]) -> None:
         """Insert rows and change their order. The selection stays on its row.
