@@ -108,7 +108,9 @@ def test_two_packs_screen_in_one_pass_are_judged_exported_and_taken_up_again_fro
 
     def said() -> list[tuple[str, Verdict | None, list[str]]]:
         rows = [bench.rows.row_at(bench.rows.index(place, 0)) for place in range(bench.rows.rowCount())]
-        return [(row.category, row.verdict, [other.category for other in row.additional_rows]) for row in rows if row]
+        return [
+            (row.category, row.verdict, [other.category for other in row.additional_pack_rows]) for row in rows if row
+        ]
 
     assert "Score" in texts(window.result_panel)
     bench.judging.give_verdict("agree")

@@ -154,7 +154,7 @@ def test_figures_and_heat_map_are_of_the_selected_pack(screened_by_two: Desk) ->
     assert is_warmest(desk, (2.5, 10.5))
     desk.until(lambda: "Score 0.10" in texts(panel))
     assert "Score 0.90" not in texts(panel) and "“wide”" in texts(panel)
-    (tb_row,) = row.additional_rows
+    (tb_row,) = row.additional_pack_rows
     desk.until(lambda: desk.bench.image.is_visible)
     desk.bench.judging.give_verdict("agree")
     desk.until(lambda: desk.rooms.session.verdicts.get(tb_row.result_id) == Verdict(choice="agree"))

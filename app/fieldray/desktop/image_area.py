@@ -216,7 +216,7 @@ class ImageArea(QWidget):
     def _named(self, row: WorkListRow) -> str:
         title = image_title(self._translator, row.row_id, row.outcome)
         rows = [image.row for image in (self._image, self._kept) if image.row]
-        is_of_one = all(not other.additional_rows and other.run_id == row.run_id for other in rows)
+        is_of_one = all(not other.additional_pack_rows and other.run_id == row.run_id for other in rows)
         pack = "" if is_of_one else pack_title(self._translator, row.manifest)
         return ", ".join(
             part for part in (title, format_dicom_date(self._translator, row.header.study_date), pack) if part

@@ -83,7 +83,7 @@ class _Cell:
 
     @property
     def appearance(self) -> tuple[Hashable, ...]:
-        states = tuple(row.object_number for row in self.row.result_rows)
+        states = tuple(row.row_object_number for row in self.row.result_rows)
         return states, self.key, self.text, self.font.key(), self.is_selected, self.mark, self.group, self.is_earlier
 
 

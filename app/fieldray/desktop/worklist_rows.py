@@ -99,7 +99,7 @@ class RowCache(QObject):
         row = self._alive.get(image.row_id)
         if row is None:
             row, *others = (self._row_of(answer) for answer in image.results)
-            row.additional_rows = tuple(others)
+            row.additional_pack_rows = tuple(others)
             self._alive[image.row_id] = row
         return row
 
@@ -149,7 +149,7 @@ class RowCache(QObject):
         before = {one.pack_position: one for one in listed.result_rows}
         now = before | {one.pack_position: _kept_or(one, before.get(one.pack_position)) for one in answers}
         row, *others = (now[position] for position in sorted(now))
-        row.additional_rows = tuple(others)
+        row.additional_pack_rows = tuple(others)
         self._alive[row_id] = row
         self._kept.append(row)
         for position, one in before.items():
@@ -219,20 +219,20 @@ class WorkListRow:
     run_id: int | None = None
     result_id: int = 0
     pack_position: int = 0
-    additional_rows: tuple[WorkListRow, ...] = ()
+    additional_pack_rows: tuple[WorkListRow, ...] = ()
     category: Category = field(init=False)
     finding: Finding | None = field(init=False)
-    object_number: int = field(init=False)
+    row_object_number: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.object_number = next(_states)
+        self.row_object_number = next(_states)
         self.category = self.outcome.category
         self.finding = leading_finding(self.outcome)
 
     @property
     def result_rows(self) -> tuple[WorkListRow, ...]:
         """The rows with the results of all packs for the image; this row is the first."""
-        return (self, *self.additional_rows)
+        return (self, *self.additional_pack_rows)
 
     def row_of_pack(self, pack_position: int) -> WorkListRow | None:
         """Return the row with the result of another pack of the run; None if that pack has no result for the image.
