@@ -150,7 +150,7 @@ def verdict_line(translator: Translator, verdict: Verdict | None, *, reader: str
     """Return a line on a reader's verdict for reports: the choice, the reader if named, and the time."""
     if verdict is None:
         return translator.text("not given")
-    given = time_text(translator, verdict.given_s) if verdict.given_s else ""
+    given = date_and_time_text(translator, verdict.given_s) if verdict.given_s else ""
     return " · ".join(filter(None, (verdict.kind.title(translator), reader, given)))
 
 
@@ -188,7 +188,7 @@ def performance_sentence(translator: Translator, point: OperatingPoint) -> str:
     )
 
 
-def lung_sentences(translator: Translator, lungs: LungFields) -> tuple[str, str]:
+def lung_area_and_evidence_sentences(translator: Translator, lungs: LungFields) -> tuple[str, str]:
     """Return two sentences: on the area of each lung, and on the share of the heat map that lies inside the lungs.
 
     The second sentence is "" if the share of the heat map is not known.
@@ -387,13 +387,13 @@ def format_date(translator: Translator, day: datetime.date) -> str:
     )
 
 
-def earlier_day_text(translator: Translator, header: ImageHeader) -> str:
+def earlier_image_text(translator: Translator, header: ImageHeader) -> str:
     """Return a text that marks an image as earlier than the patient's newest image in the run, with its date."""
     # Translators: of an X-ray, in a list below the one of today
     return translator.text("earlier image, {date}", date=format_dicom_date(translator, header.study_date))
 
 
-def time_text(translator: Translator, seconds: float) -> str:
+def date_and_time_text(translator: Translator, seconds: float) -> str:
     """Format a time (seconds since 1970, UTC) as date and time of day in this computer's time zone."""
     here = datetime.datetime.fromtimestamp(seconds)
     return f"{format_date(translator, here.date())} {here.isoformat()[11:16]}"
@@ -411,7 +411,7 @@ def file_name(ref: ImageRef) -> str:
     return f"{name} #{ref.frame + 1}" if ref.header.number_of_frames > 1 else name
 
 
-def view_label(header: ImageHeader) -> str:
+def view_and_laterality_label(header: ImageHeader) -> str:
     """Return the view (such as PA) and the side (L or R) in an image's header; "" if the header states neither."""
     return " ".join(part for part in (header.view, header.image_laterality) if part)
 

@@ -30,7 +30,7 @@ from fieldray.desktop.worklist_rows import COLUMN_KEYS
 from fieldray.domain.finding import ImageFacts, Outcome, ScreenedOutcome
 from fieldray.domain.run import ImageDone, Verdict, VerdictChoice
 from fieldray.errors import StorageProblem
-from fieldray.formatting import time_text
+from fieldray.formatting import date_and_time_text
 from fieldray.reasons import reason
 from fieldray.settings import Settings
 from fieldray.store.results import ResultQuery, ResultStore
@@ -822,7 +822,7 @@ def test_the_panel_shows_the_verdict_text_of_the_reports(desk: Desk) -> None:
     assert "Reports will say “Verdict of the reader: not given”." in texts(panel)
     desk.bench.judging.give_verdict("disagree")
     desk.until(lambda: "Your verdict was saved." in texts(panel))
-    printed = f"Verdict of the reader: Disagree · {time_text(Translator(), time.time())[:10]}"
+    printed = f"Verdict of the reader: Disagree · {date_and_time_text(Translator(), time.time())[:10]}"
     assert f"Reports will say “{printed}" in texts(panel) and "enter your name in the settings" in texts(panel)
     desk.window.actions_by_name["settings"].trigger()
     dialog = desk.dialog(SettingsDialog)

@@ -10,7 +10,14 @@ import pytest
 
 from fieldray.domain.finding import Finding
 from fieldray.domain.run import Run
-from fieldray.formatting import decision_sentence, format_count, format_threshold, score_digits, score_text, time_text
+from fieldray.formatting import (
+    date_and_time_text,
+    decision_sentence,
+    format_count,
+    format_threshold,
+    score_digits,
+    score_text,
+)
 from fieldray.reports.wording import Wording
 from fieldray.translation import Translator
 from outcomes import POINT
@@ -77,8 +84,8 @@ def kyiv(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_times_are_shown_in_local_time() -> None:
     winter, summer = 1_767_304_800.0, 1_782_943_200.0  # 2026-01-01 22:00 and 2026-07-01 22:00 UTC
     english = Translator("en")
-    assert time_text(english, winter) == "2026-01-02 00:00"
-    assert time_text(english, summer) == "2026-07-02 01:00"
+    assert date_and_time_text(english, winter) == "2026-01-02 00:00"
+    assert date_and_time_text(english, summer) == "2026-07-02 01:00"
     stored = run_with([])
     run: Run = replace(stored.run, started_s=winter, ended_s=summer)
     fields = Wording(replace(stored, run=run)).run_fields()

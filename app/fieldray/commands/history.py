@@ -469,10 +469,10 @@ def _result_cells(found: ResultBrief, texts: Mapping[Category, str]) -> tuple[st
 
 
 def _moment(seconds: float) -> str:
-    from fieldray.formatting import time_text
+    from fieldray.formatting import date_and_time_text
     from fieldray.translation import Translator
 
-    return time_text(Translator("en"), seconds)
+    return date_and_time_text(Translator("en"), seconds)
 
 
 def _history() -> History:

@@ -42,7 +42,7 @@ from fieldray.desktop.widgets import (
     without_markup,
 )
 from fieldray.domain.run import PackOfRun, Run
-from fieldray.formatting import format_number, pack_label, time_text
+from fieldray.formatting import date_and_time_text, format_number, pack_label
 from fieldray.pipeline.auditing import AuditRequest
 from fieldray.reports.audit import AuditText
 from fieldray.reports.document import Block, BulletList, Paragraph, ShareChart, Table
@@ -195,7 +195,7 @@ class AuditPage(Page):
         self.against.clear()
         self.against.addItem(text.text("no comparison"), None)
         for run in others:
-            began = time_text(text, run.started_s).rpartition(" ")[0]
+            began = date_and_time_text(text, run.started_s).rpartition(" ")[0]
             for position, pack in enumerate(run.spec.packs):
                 of = PackOfRun(run.run_id, position)
                 if of != self._auditing.audited_pack:

@@ -31,7 +31,7 @@ from fieldray.desktop.widgets import (
 from fieldray.desktop.worklist import CATEGORIES_SHOWN_IF_PRESENT, device_filter_box, verdict_filter_box
 from fieldray.domain.finding import WORK_LIST_ORDER
 from fieldray.domain.history import DeletionPlan, ResultPair, RunFilter, RunSummary
-from fieldray.formatting import category_label, format_date, pack_names_of_run, run_state_text, time_text
+from fieldray.formatting import category_label, date_and_time_text, format_date, pack_names_of_run, run_state_text
 from fieldray.pipeline.history import comparison_blocks, deletion_plan_sentences
 from fieldray.reasons import reason
 from fieldray.translation import Translator
@@ -166,7 +166,7 @@ class HistoryPage(Page):
     def _cells(self, found: RunSummary) -> tuple[str, ...]:
         run = found.run
         return (
-            f"{run.run_id}   {time_text(self._translator, run.started_s)}",
+            f"{run.run_id}   {date_and_time_text(self._translator, run.started_s)}",
             pack_names_of_run(self._translator, run.spec),
             str(found.image_count),
             *(str(found.counts.get(category, 0)) for category in WORK_LIST_ORDER),

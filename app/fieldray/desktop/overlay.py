@@ -17,7 +17,14 @@ from fieldray.desktop.widgets import without_markup
 from fieldray.domain import heat_map
 from fieldray.domain.image import Image, ImageHeader, ImageRef, SpacingPlane
 from fieldray.domain.lungs import LungFields
-from fieldray.formatting import file_name, format_dicom_date, format_number, format_person_name, sex_label, view_label
+from fieldray.formatting import (
+    file_name,
+    format_dicom_date,
+    format_number,
+    format_person_name,
+    sex_label,
+    view_and_laterality_label,
+)
 from fieldray.translation import Translator
 
 _MARGIN: Final = 12
@@ -55,7 +62,7 @@ def corner_texts(
                 header.modality,
             )
         ),
-        BOTTOM_LEFT: _without_empty((view_label(header), _size_line(translator, pyramid))),
+        BOTTOM_LEFT: _without_empty((view_and_laterality_label(header), _size_line(translator, pyramid))),
         BOTTOM_RIGHT: _without_empty(
             (
                 translator.text("The display is not calibrated for diagnosis"),

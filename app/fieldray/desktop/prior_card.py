@@ -34,7 +34,7 @@ from fieldray.domain.prior_image import PriorImage, PriorOrigin, prior_warnings
 from fieldray.formatting import (
     file_name,
     format_number,
-    view_label,
+    view_and_laterality_label,
 )
 from fieldray.reports.pair_wording import comparison_notice, image_interval_text, region_count_text, region_sentence
 from fieldray.translation import Translator
@@ -135,7 +135,12 @@ class PriorImageCard(QWidget):
         }
         header = prior.header
         gap = image_interval_text(self._translator, header, row.header)
-        parts = (study_date_text(self._translator, header), gap, view_label(header), origins[prior.origin])
+        parts = (
+            study_date_text(self._translator, header),
+            gap,
+            view_and_laterality_label(header),
+            origins[prior.origin],
+        )
         return without_markup(" · ".join(part for part in parts if part))
 
     def _score_lines(self, row: WorkListRow, second_row: WorkListRow) -> tuple[str, ...]:

@@ -42,7 +42,13 @@ from fieldray.domain.finding import (
     override_notes,
 )
 from fieldray.domain.run import RefusalOverrides
-from fieldray.formatting import advice_text, backend_name, category_label, format_number, lung_sentences
+from fieldray.formatting import (
+    advice_text,
+    backend_name,
+    category_label,
+    format_number,
+    lung_area_and_evidence_sentences,
+)
 from fieldray.reasons import COMMON_NOTE_CODES, Reason, reason
 from fieldray.reports.document import FindingText, ScoreScale, finding_texts
 from fieldray.translation import Translator
@@ -357,7 +363,7 @@ class LungsCard(QWidget):
         self.setVisible(lungs is not None and lungs.refusal is None)
         if lungs is None:
             return
-        areas, inside = lung_sentences(translator, lungs)
+        areas, inside = lung_area_and_evidence_sentences(translator, lungs)
         self._areas.setText(areas)
         self._evidence.setVisible(bool(inside))
         self._evidence.setText(inside)

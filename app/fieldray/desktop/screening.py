@@ -26,7 +26,7 @@ from fieldray.desktop.pack_choice import PackController
 from fieldray.domain.model import BackendName, Manifest, Model
 from fieldray.domain.run import Progress, Run, RunChanged
 from fieldray.errors import FieldrayError
-from fieldray.formatting import time_text
+from fieldray.formatting import date_and_time_text
 from fieldray.packs.naming import PackCandidate
 from fieldray.packs.verified import manifest_of_removed_pack
 from fieldray.reasons import Reason, reason
@@ -336,7 +336,7 @@ class ScreeningController(QObject):
                 lambda t: t.text(
                     "Watching {folders} since {since}.",
                     folders=t.name_or_substitute(paths),
-                    since=time_text(t, since_s),
+                    since=date_and_time_text(t, since_s),
                 ),
                 action=NoticeAction(lambda t: t.text("Stop"), self.stop),
             )

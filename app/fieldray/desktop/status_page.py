@@ -17,7 +17,7 @@ from fieldray.desktop.style import Theme, colours
 from fieldray.desktop.toolbar import device_name_and_state
 from fieldray.desktop.widgets import Page, card, make_label, push_button, read_only_table, remove_widgets, row_layout
 from fieldray.domain.run import Speed
-from fieldray.formatting import backend_name, format_duration, format_number, time_text
+from fieldray.formatting import backend_name, date_and_time_text, format_duration, format_number
 from fieldray.translation import Translator
 
 
@@ -183,7 +183,7 @@ def _state(translator: Translator, machine: ComputerLoad, done: int, total: int)
         packs = ", ".join(sorted({cell.pack for cell in study.cells_to_show}))
         yield translator.text(
             "Speed measured {when} with the pack {pack}.",
-            when=time_text(translator, study.made.timestamp()),
+            when=date_and_time_text(translator, study.made.timestamp()),
             pack=packs,
         )
         if study.is_disturbed:

@@ -33,11 +33,11 @@ from fieldray.domain.model import Model
 from fieldray.domain.run import BackendChanged, DeviceChanged, Progress, Speed
 from fieldray.formatting import (
     backend_name,
+    date_and_time_text,
     describe_signer,
     format_duration,
     format_number,
     research_only_notice,
-    time_text,
     unsigned_notice,
 )
 from fieldray.translation import Translator
@@ -256,7 +256,7 @@ def current_run_text(translator: Translator, screening: ScreeningController) -> 
         "failed": translator.text("The run failed"),
     }
     if screening.past_run is not None:
-        number, day = screening.past_run.run_id, time_text(translator, screening.past_run.started_s)
+        number, day = screening.past_run.run_id, date_and_time_text(translator, screening.past_run.started_s)
         return translator.text("From the history: run {number}, {day}", number=number, day=day)
     if screening.watches and screening.state == "running" and (progress := screening.progress):
         waiting = progress.total - progress.done

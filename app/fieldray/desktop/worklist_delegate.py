@@ -29,7 +29,7 @@ from fieldray.domain.finding import override_notes
 from fieldray.domain.history import NEW_PATIENT, SAME_STUDY, PatientGroup
 from fieldray.domain.image import ImageHeader, parse_dicom_date
 from fieldray.formatting import (
-    earlier_day_text,
+    earlier_image_text,
     file_name,
     format_dicom_date,
     format_person_name,
@@ -230,7 +230,7 @@ class WorkListDelegate(QStyledItemDelegate):
         """
         header, group = cell.row.header, cell.group
         day = format_dicom_date(self._translator, header.study_date) if self.date_below else ""
-        day = without_markup(earlier_day_text(self._translator, header) if cell.is_earlier else day)
+        day = without_markup(earlier_image_text(self._translator, header) if cell.is_earlier else day)
         is_first_of_some = group is not None and group.start_kind == NEW_PATIENT and group.remaining_row_count > 1
         images = self._translator.plural("{count} image", "{count} images", group.remaining_row_count if group else 0)
         born = "" if self._translator.hides_names() else _born(self._translator, header)

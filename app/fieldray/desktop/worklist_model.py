@@ -26,7 +26,7 @@ from fieldray.domain.history import NEW_PATIENT, ListColumn, ResultFilter, Resul
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import StoredImage, Verdict
 from fieldray.errors import FieldrayError
-from fieldray.formatting import earlier_day_text, verdict_names
+from fieldray.formatting import earlier_image_text, verdict_names
 from fieldray.translation import LocalText, Translator
 
 if TYPE_CHECKING:
@@ -341,7 +341,7 @@ class WorkListModel(QAbstractTableModel):
             if state is not None:
                 said.append(verdict_state_text(translator, state, row.verdict))
             if is_earlier and column.key == "patient":
-                said.append(earlier_day_text(translator, row.header))
+                said.append(earlier_image_text(translator, row.header))
             if row.reason and column.key != "pack":
                 said.append(translator.reason(row.reason))
             return plain_tooltip_text(*said) if said else None
@@ -353,7 +353,7 @@ class WorkListModel(QAbstractTableModel):
             if column.key == "patient" and group is not None and group.start_kind != NEW_PATIENT:
                 said.append(translator.text("same patient as above"))
             if column.key == "patient" and is_earlier:
-                said.append(earlier_day_text(translator, row.header))
+                said.append(earlier_image_text(translator, row.header))
             return without_markup(", ".join(said))
         return None
 

@@ -32,7 +32,7 @@ from fieldray.formatting import (
     format_person_name,
     score_text,
     unsigned_notice,
-    view_label,
+    view_and_laterality_label,
 )
 from fieldray.reasons import Reason
 from fieldray.translation import Translator
@@ -334,7 +334,7 @@ WORK_LIST_COLUMNS: Final[tuple[WorkListColumn, ...]] = (
     WorkListColumn(
         "view",
         lambda t: t.in_context("projection of a radiograph", "Projection"),
-        lambda _, row: view_label(row.header),
+        lambda _, row: view_and_laterality_label(row.header),
     ),
     WorkListColumn("class", lambda t: t.text("Class"), _class_text),
     WorkListColumn("score", lambda t: t.text("Score"), score_cell_text),

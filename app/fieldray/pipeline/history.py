@@ -34,12 +34,12 @@ from fieldray.domain.run import VERDICT_KINDS, PackOfRun, Run, pack_of_run
 from fieldray.errors import UsageProblem
 from fieldray.formatting import (
     category_label,
+    date_and_time_text,
     format_count,
     format_date,
     format_percent,
     pack_label,
     research_only_notice,
-    time_text,
 )
 from fieldray.paths import SCRATCH_FOLDER_NAME
 from fieldray.persistence import remove_unfinished_files
@@ -211,7 +211,7 @@ def comparison_blocks(
     for run, (of, spec), only in zip(
         (found.first, found.second), found.sides, (found.only_in_first, found.only_in_second), strict=True
     ):
-        day, pack = time_text(translator, run.started_s), pack_label(translator, spec)
+        day, pack = date_and_time_text(translator, run.started_s), pack_label(translator, spec)
         said.append(text("Run {number}, {day}: {pack}", number=of, day=day, pack=pack))
         if only:
             alone = plural(

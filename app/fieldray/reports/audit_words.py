@@ -10,7 +10,7 @@ from fieldray.audit.units import CountingRule
 from fieldray.domain.metrics import Share, Unit
 from fieldray.domain.model import Estimate
 from fieldray.domain.run import PackOfRun
-from fieldray.formatting import format_number, format_percent, format_threshold, time_text
+from fieldray.formatting import date_and_time_text, format_number, format_percent, format_threshold
 from fieldray.translation import Translator
 
 _HASH_LETTERS: Final = 16
@@ -84,7 +84,7 @@ class AuditSubjectText:
                 translator.text("Run"),
                 f"{PackOfRun(subject.run_id, subject.pack_position)}: {paths}",
             ),
-            (translator.text("Date"), time_text(translator, subject.audited_s)),
+            (translator.text("Date"), date_and_time_text(translator, subject.audited_s)),
             (translator.text("Program"), f"Fieldray {subject.program_version}"),
         ]
 

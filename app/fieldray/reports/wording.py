@@ -30,15 +30,16 @@ from fieldray.formatting import (
     advice_text,
     backend_name,
     category_label,
+    date_and_time_text,
     describe_signer,
-    earlier_day_text,
+    earlier_image_text,
     file_name,
     format_dicom_date,
     format_number,
     format_person_name,
     format_threshold,
     label_meaning,
-    lung_sentences,
+    lung_area_and_evidence_sentences,
     operating_point_sentence,
     pack_headings,
     performance_sentence,
@@ -47,11 +48,10 @@ from fieldray.formatting import (
     score_text,
     sex_label,
     short_category_label,
-    time_text,
     unsigned_notice,
     verdict_line,
     verdict_names,
-    view_label,
+    view_and_laterality_label,
 )
 from fieldray.plain_text import make_visible
 from fieldray.reasons import Reason, reason
@@ -229,7 +229,7 @@ class Wording:
             word = f"{word}: {said}"
         day = self._day(header.study_date)
         if result.is_of_earlier_day:
-            day = shorten(earlier_day_text(self.translator, header))
+            day = shorten(earlier_image_text(self.translator, header))
         return (str(number), who, day, self._image_name(outcome.ref), word, score, verdict)
 
     def _reasons(self, outcome: Outcome) -> str:
@@ -242,8 +242,8 @@ class Wording:
         state = run_state_text(self.translator, run) + (f": {self.translator.reason(run.reason)}" if run.reason else "")
         return (
             Field(text("Run"), text("Run {number}, {state}", number=run.run_id, state=state)),
-            Field(text("Started"), time_text(self.translator, run.started_s)),
-            *([Field(text("Ended"), time_text(self.translator, run.ended_s))] if run.ended_s else []),
+            Field(text("Started"), date_and_time_text(self.translator, run.started_s)),
+            *([Field(text("Ended"), date_and_time_text(self.translator, run.ended_s))] if run.ended_s else []),
         )
 
     def _folders(self) -> str:
@@ -369,7 +369,7 @@ class Wording:
             (
                 Field(text("Image"), self._image_name(ref)),
                 Field(text("File type"), kind),
-                Field(text("Projection"), shorten(view_label(ref.header))),
+                Field(text("Projection"), shorten(view_and_laterality_label(ref.header))),
                 Field(text("Image size"), size),
                 Field(text("Manufacturer"), shorten(ref.header.manufacturer)),
                 Field(text("Device"), ran),
@@ -392,7 +392,9 @@ class Wording:
             return self._reason_text(outcome.reason, outcome), advice_text(self.translator, outcome.category)
         notes = (note for note in notes_of(outcome) if note != reason_of(outcome))
         is_found = outcome.lungs is not None and outcome.lungs.has_lungs
-        of_lungs = lung_sentences(self.translator, outcome.lungs) if outcome.lungs and is_found else ()
+        of_lungs = (
+            lung_area_and_evidence_sentences(self.translator, outcome.lungs) if outcome.lungs and is_found else ()
+        )
         return (*filter(None, of_lungs), *(self._reason_text(note, outcome) for note in notes))
 
     def _about_verdict(self, verdict: Verdict | None) -> tuple[Field, ...]:

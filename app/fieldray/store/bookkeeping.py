@@ -38,7 +38,7 @@ from fieldray.domain.finding import (
 from fieldray.domain.intended_use import AGE_NOTE_CODES
 from fieldray.domain.patient import person_key
 from fieldray.domain.run import Verdict
-from fieldray.formatting import file_name, format_person_name, view_label
+from fieldray.formatting import file_name, format_person_name, view_and_laterality_label
 from fieldray.store.rows import REUSED_BY_STAMP, outcome_of, pack_spec_of, verdict_columns
 from fieldray.store.schema import SCHEMA_VERSION, image_key
 
@@ -104,7 +104,7 @@ def work_list_row_values(run_id: int, row_id: int, outcome: Outcome) -> tuple[An
         sort_key(header.patient_id.strip()),
         sort_key(header.study_date),
         sort_key(file),
-        sort_key(view_label(header)),
+        sort_key(view_and_laterality_label(header)),
         outcome.inference_ms if isinstance(outcome, ScreenedOutcome) else -1.0,
         why.code if (why := reason_of(outcome)) else "",
         _number_of(outcome.ref.patient_study_key),

@@ -23,7 +23,7 @@ from fieldray.domain.history import (
 )
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.run import Verdict
-from fieldray.formatting import file_name, format_person_name, view_label
+from fieldray.formatting import file_name, format_person_name, view_and_laterality_label
 from fieldray.reasons import reason
 from fieldray.store import bookkeeping
 from fieldray.store.bookkeeping import ReusedResults
@@ -86,7 +86,7 @@ def key(column: ListColumn, row_id: int, outcome: Outcome) -> object:
         "image": row_id,
         "patient": (format_person_name(header.patient_name) or file_name(outcome.ref)).casefold(),
         "date": header.study_date,
-        "view": view_label(header).casefold(),
+        "view": view_and_laterality_label(header).casefold(),
         "class": urgency(row_id, outcome),
         "score": leading_score(outcome),
         "backend": outcome.backend if is_screened else "",
