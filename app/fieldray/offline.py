@@ -128,7 +128,7 @@ def stay_offline(*, is_toolchain: bool = False, shows_window: bool = False, join
         return
     for name in _ABSENT:
         sys.modules[name] = cast("ModuleType", None)
-    _awaits_screen = shows_window and is_screen_remote(os.environ)
+    _awaits_screen = shows_window and is_display_remote(os.environ)
     if _awaits_screen:
         allow_only_display_connection(os.environ)
     else:
@@ -235,7 +235,7 @@ def block_further_connections() -> None:
         _forbid_in_kernel()
 
 
-def is_screen_remote(environment: Mapping[str, str]) -> bool:
+def is_display_remote(environment: Mapping[str, str]) -> bool:
     """Return whether Qt reaches its screen by a network connection: X11 with a DISPLAY that names a host.
 
     The screen `localhost:10.0` is reached by the network. `:0` and `unix:0` are inside this computer, and `x:` is

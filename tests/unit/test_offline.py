@@ -26,7 +26,7 @@ from fieldray.command_names import (
     is_command,
     opens_window,
 )
-from fieldray.offline import allow_only_display_connection, is_screen_remote, seccomp_filter
+from fieldray.offline import allow_only_display_connection, is_display_remote, seccomp_filter
 from fieldray.paths import child_command, program_command
 from program import python
 
@@ -324,8 +324,8 @@ def test_after_the_display_no_other_connection_is_allowed() -> None:
 def test_only_a_usual_display_name_counts_as_remote() -> None:
     far = ("localhost:10.0", "LOCALHOST:10", "far.example:0", "tcp/far.example:0.1", "192.0.2.7:0", "[2001:db8::7]:1.0")
     near = ("", ":0", ":0.0", "unix:0", "x:", "x", "x:y", "x:0.y", "x:0;y:1", "x y:0", "/tmp/x:0", "far..:", "-x:0")
-    assert [display for display in far if not is_screen_remote({"DISPLAY": display})] == []
-    assert [display for display in near if is_screen_remote({"DISPLAY": display})] == []
+    assert [display for display in far if not is_display_remote({"DISPLAY": display})] == []
+    assert [display for display in near if is_display_remote({"DISPLAY": display})] == []
 
 
 def test_a_remote_display_allows_no_other_server() -> None:
