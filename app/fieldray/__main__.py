@@ -127,9 +127,9 @@ def _show(paths: Sequence[Path]) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from fieldray.commands.console import system_console
     from fieldray.errors import FieldrayError
-    from fieldray.process_environment import has_screen
+    from fieldray.process_environment import has_display
 
-    if not has_screen():
+    if not has_display():
         from fieldray.reasons import reason
 
         system_console().print_error(reason("no_screen", command=COMMAND_WITHOUT_WINDOW).text)

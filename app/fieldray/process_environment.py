@@ -85,7 +85,7 @@ def shutdown_signals() -> tuple[int, ...]:
 _SCREENS: Final = {"xcb": "DISPLAY", "wayland": "WAYLAND_DISPLAY"}  # by name of the Qt platform
 
 
-def has_screen(environment: Mapping[str, str] = os.environ) -> bool:
+def has_display(environment: Mapping[str, str] = os.environ) -> bool:
     """Return whether a window can be shown: there is a display, or Qt is set to run without a display.
 
     environment  the environment variables that name the display
@@ -135,7 +135,7 @@ def can_open_window() -> bool:
 
     from fieldray.paths import installed_program_path
 
-    return has_screen() and (
+    return has_display() and (
         installed_program_path("fieldray-window") is not None or importlib.util.find_spec("PySide6") is not None
     )
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.paths import child_command, installed_program_path, program_command
-from fieldray.process_environment import has_screen, restrict_environment
+from fieldray.process_environment import has_display, restrict_environment
 from program import python
 
 _CODE = """
@@ -105,14 +105,14 @@ _NOWHERE = ":99"  # no X server has this number, and no Wayland display this nam
 @pytest.mark.skipif(sys.platform in ("darwin", "win32"), reason="X11 and Wayland")
 def test_a_display_counts_only_if_it_can_be_opened() -> None:
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
-        assert not has_screen({})
-        assert not has_screen({name: ""})
-        assert not has_screen({name: _NOWHERE})
-        assert not has_screen({name: _NOWHERE, "QT_QPA_PLATFORM": "xcb"})
-        assert not has_screen({name: _NOWHERE, "QT_QPA_PLATFORM": "wayland-egl"})
-    assert has_screen({"DISPLAY": _NOWHERE, "QT_QPA_PLATFORM": "offscreen"})
-    assert has_screen({"QT_QPA_PLATFORM": "minimal:a"})
-    assert not has_screen({"QT_QPA_PLATFORM": "xcb"})
+        assert not has_display({})
+        assert not has_display({name: ""})
+        assert not has_display({name: _NOWHERE})
+        assert not has_display({name: _NOWHERE, "QT_QPA_PLATFORM": "xcb"})
+        assert not has_display({name: _NOWHERE, "QT_QPA_PLATFORM": "wayland-egl"})
+    assert has_display({"DISPLAY": _NOWHERE, "QT_QPA_PLATFORM": "offscreen"})
+    assert has_display({"QT_QPA_PLATFORM": "minimal:a"})
+    assert not has_display({"QT_QPA_PLATFORM": "xcb"})
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="X11")
@@ -125,7 +125,7 @@ def test_a_display_whose_server_answers_can_be_used() -> None:
         answering = threading.Thread(target=_let_in, args=(server,))
         answering.start()
         try:
-            assert has_screen({"DISPLAY": f":{number}"})
+            assert has_display({"DISPLAY": f":{number}"})
         finally:
             answering.join()
 
