@@ -19,7 +19,7 @@ from benchmarks.synthetic_run import SyntheticRun
 from fieldray.bench.benchmark_case import BenchmarkReport, BulletList, Table
 from fieldray.domain.history import ResultFilter, ResultOrder
 from fieldray.domain.model import Model
-from fieldray.paths import results_path
+from fieldray.paths import results_database_path
 from fieldray.pipeline.history import History
 from fieldray.processes.child import Child
 from fieldray.processes.wire import Message
@@ -56,7 +56,7 @@ def run_benchmark(
     """
     load = [load_average()]
     with temporary_home():
-        database, began_s = results_path(), time.perf_counter()
+        database, began_s = results_database_path(), time.perf_counter()
         made = SyntheticRun(model, chest_count=min(24, 1 + count // 100))
         run_id = made.save(database, count, progress=lambda done: notify(f"{done} of {count} results saved"))
         saved_s = time.perf_counter() - began_s

@@ -20,7 +20,7 @@ from PySide6.QtWidgets import QApplication
 from fieldray.desktop.application import Application, shorten_thread_switch_interval
 from fieldray.desktop.worklist_rows import COLUMN_KEYS
 from fieldray.domain.run import ImageDone, RunChanged
-from fieldray.paths import results_path
+from fieldray.paths import results_database_path
 from fieldray.processes.wire import Message
 from fieldray.settings import Settings
 from fieldray.store.results import ResultStore
@@ -214,7 +214,7 @@ class _Bench:
         publish, search, spent = self.application.controller.event_bridge.publish, self.search, threading.Event()
 
         def save() -> None:
-            with ResultStore(results_path()) as store:
+            with ResultStore(results_database_path()) as store:
                 known = [result.outcome for result in itertools.islice(store.results(run_id), _KNOWN)]
                 spec = store.run(run_id).spec
                 publish(RunChanged(run_id=store.open_run(spec), state="running"))

@@ -44,7 +44,7 @@ from fieldray.errors import (
     UsageProblem,
     reason_of_unexpected_error,
 )
-from fieldray.paths import HOME_VARIABLE, VERSION, data_folder
+from fieldray.paths import DATA_FOLDER_VARIABLE, VERSION, data_folder
 from fieldray.plain_text import make_visible
 from fieldray.process_environment import shutdown_signals
 from fieldray.reasons import Reason, reason
@@ -161,14 +161,14 @@ def _usable_home(options: argparse.Namespace) -> Iterator[None]:
     except StorageProblem as problem:
         if not hasattr(options, "home_problem"):
             raise
-        options.home_problem, before = problem.reason, os.environ.get(HOME_VARIABLE)
+        options.home_problem, before = problem.reason, os.environ.get(DATA_FOLDER_VARIABLE)
         with tempfile.TemporaryDirectory(prefix="fieldray-") as folder:
-            os.environ[HOME_VARIABLE] = folder
+            os.environ[DATA_FOLDER_VARIABLE] = folder
             try:
                 yield
             finally:
-                os.environ.pop(HOME_VARIABLE)
-                os.environ.update({HOME_VARIABLE: before} if before else {})
+                os.environ.pop(DATA_FOLDER_VARIABLE)
+                os.environ.update({DATA_FOLDER_VARIABLE: before} if before else {})
     else:
         yield
 

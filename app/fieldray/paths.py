@@ -21,9 +21,9 @@ APP_NAME: Final = "fieldray"
 VERSION: Final = "0.2.0"
 SCRATCH_FOLDER_NAME: Final = "cluster"
 DATABASE_NAME: Final = "results.sqlite"
-HOME_VARIABLE: Final = "FIELDRAY_HOME"
+DATA_FOLDER_VARIABLE: Final = "FIELDRAY_HOME"
 # Beginnings of the names of all files that the program stores in `data_folder`; docs/privacy.md describes them.
-DATA_FILE_PREFIXES: Final = (
+DATA_FOLDER_FILE_PREFIXES: Final = (
     "results.sqlite", "results.pictures", "results.damaged-", "results.replaced-", "results.lost-", "pseudonym.key",
     "settings.json", "pack_trust", "folders",
     "site_points", "packs", "demo", "translations", "edgetpu-", "fieldray.log", SCRATCH_FOLDER_NAME,
@@ -54,7 +54,7 @@ def asset_path(name: str) -> Path:
     return _data_root() / "assets" / name
 
 
-def catalogue_paths() -> dict[str, Path]:
+def translation_catalogue_paths() -> dict[str, Path]:
     """Return the compiled gettext catalogue of each language, by language code (`uk`, `pt_BR`).
 
     A catalogue in `translations/` of the user's data folder adds a language, or replaces the program's catalogue of
@@ -107,7 +107,7 @@ def data_folder() -> Path:
     return folder
 
 
-def results_path() -> Path:
+def results_database_path() -> Path:
     """Return the path of this user's results database. Raises StorageProblem (home_unusable)."""
     return data_folder() / DATABASE_NAME
 
@@ -143,7 +143,7 @@ def installed_program_path(name: str) -> Path | None:
 
 
 def _user_folder() -> Path:
-    override = os.environ.get(HOME_VARIABLE)
+    override = os.environ.get(DATA_FOLDER_VARIABLE)
     if override:
         return Path(override)
     import platformdirs
@@ -151,7 +151,7 @@ def _user_folder() -> Path:
     return Path(platformdirs.user_data_dir(APP_NAME, appauthor=False))
 
 
-def child_command(service: str) -> list[str]:
+def child_process_command(service: str) -> list[str]:
     """Return the command that starts a child process in which `service` ("module:function" of this package) runs."""
     worker = installed_program_path("fieldray-worker")
     return [str(worker), service] if worker else python_command("fieldray.processes.child_main", service)

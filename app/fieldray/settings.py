@@ -16,7 +16,7 @@ from typing import Final
 
 from fieldray.backends import device_choices
 from fieldray.errors import StorageProblem, UsageProblem
-from fieldray.paths import catalogue_paths, data_folder
+from fieldray.paths import data_folder, translation_catalogue_paths
 from fieldray.persistence import exclusive_writer, require_regular_file, write_atomically
 from fieldray.reasons import Reason, reason
 from fieldray.typed_json import parse_json
@@ -60,7 +60,7 @@ class SettingRow:
 
 def language_choices() -> tuple[str, ...]:
     """Return the allowed languages: the language of the system, English, and the languages of the catalogues."""
-    return tuple(dict.fromkeys(("system", "en", *catalogue_paths())))
+    return tuple(dict.fromkeys(("system", "en", *translation_catalogue_paths())))
 
 
 # fmt: off

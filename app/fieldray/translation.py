@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from fieldray.paths import catalogue_paths
+from fieldray.paths import translation_catalogue_paths
 from fieldray.reasons import NON_IDENTIFYING_PARAMETERS, NUMERIC_PARAMETERS, Plural, Reason, template_of
 
 log = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ LocalText = Callable[[Translator], str]
 
 def languages() -> dict[str, str]:
     """Return the available languages, English first: the name of each language in the language itself, by code."""
-    names = {code: _own_name(code) for code in sorted(catalogue_paths())}
+    names = {code: _own_name(code) for code in sorted(translation_catalogue_paths())}
     return {ENGLISH: "English"} | {code: name for code, name in names.items() if name}
 
 
@@ -131,7 +131,7 @@ def _own_name(code: str) -> str:
 
 
 def _open(language: str) -> gettext.NullTranslations:
-    path = catalogue_paths().get(language)
+    path = translation_catalogue_paths().get(language)
     if path is None:
         return gettext.NullTranslations()
     try:

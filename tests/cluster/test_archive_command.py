@@ -22,7 +22,7 @@ from benchmarks.namespaces import SUBNET, NotPermitted, namespaces
 from cluster.conftest import stored
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.naming import LEGACY_CPU_FILE_NAME
-from fieldray.paths import DATA_FILE_PREFIXES
+from fieldray.paths import DATA_FOLDER_FILE_PREFIXES
 from fieldray.store.results import ResultQuery
 from phantoms import write_dicom
 from program import Fieldray, command, free_port, start, wait_for_end, write_images
@@ -100,7 +100,7 @@ def kill_in_the_middle(arguments: tuple[object, ...], out: Path, *, is_whole: bo
 def assert_nothing_of_it_is_left(home: Path) -> None:
     """Require that no data of patients and no key are left."""
     assert not list((home / "cluster").iterdir())
-    assert [path.name for path in home.iterdir() if not path.name.startswith(DATA_FILE_PREFIXES)] == []
+    assert [path.name for path in home.iterdir() if not path.name.startswith(DATA_FOLDER_FILE_PREFIXES)] == []
 
 
 @pytest.mark.parametrize("options", [(), ("--send-files",)])

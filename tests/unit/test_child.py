@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from fieldray.errors import FieldrayError, Unreadable
-from fieldray.paths import child_command
+from fieldray.paths import child_process_command
 from fieldray.processes.child import Child, ChildDied, ChildTimeout
 from fieldray.processes.serving import PARENT_PID_VARIABLE
 from fieldray.processes.wire import Message
@@ -258,7 +258,7 @@ def test_a_child_outlives_the_thread_that_started_it() -> None:
 @posix_only
 def test_a_child_whose_parent_is_already_dead_does_not_start() -> None:
     environment = {**os.environ, PARENT_PID_VARIABLE: "1"}
-    command = child_command("fieldray.bench.machine:handle")
+    command = child_process_command("fieldray.bench.machine:handle")
     process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin and process.stdout
     with process:

@@ -27,7 +27,7 @@ from fieldray.command_names import (
     opens_window,
 )
 from fieldray.offline import allow_only_display_connection, is_display_remote, seccomp_filter
-from fieldray.paths import child_command, program_command
+from fieldray.paths import child_process_command, program_command
 from program import python
 
 PACKAGE = Path(fieldray.__file__).parent
@@ -64,7 +64,7 @@ def test_only_known_modules_are_entry_points() -> None:
         "fieldray_cluster.workflow.guard",
         "fieldray_cluster.workflow.trial_command",
     ]
-    assert child_command("fieldray.bench.machine:handle")[-2:] == [
+    assert child_process_command("fieldray.bench.machine:handle")[-2:] == [
         "fieldray.processes.child_main",
         "fieldray.bench.machine:handle",
     ]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.errors import StorageProblem
-from fieldray.paths import DATA_FILE_PREFIXES, VERSION, catalogue_paths, data_folder, scratch_folder
+from fieldray.paths import DATA_FOLDER_FILE_PREFIXES, VERSION, data_folder, scratch_folder, translation_catalogue_paths
 
 
 def test_the_version_is_that_of_the_package() -> None:
@@ -39,7 +39,7 @@ def test_with_an_invalid_data_folder_the_shipped_languages_remain(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("FIELDRAY_HOME", "/" + "x" * 5000)
-    assert "uk" in catalogue_paths()
+    assert "uk" in translation_catalogue_paths()
 
 
 HELD = """
@@ -70,5 +70,5 @@ def test_temporary_folders_of_dead_processes_are_removed(home: Path) -> None:
 
 def test_the_privacy_page_names_every_stored_file() -> None:
     page = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text(encoding="utf-8")
-    for name in DATA_FILE_PREFIXES:
+    for name in DATA_FOLDER_FILE_PREFIXES:
         assert re.search(rf"^- .*`{re.escape(name)}", page, re.MULTILINE), name

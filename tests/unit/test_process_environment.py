@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.paths import child_command, installed_program_path, program_command
+from fieldray.paths import child_process_command, installed_program_path, program_command
 from fieldray.process_environment import has_display, restrict_environment
 from program import python
 
@@ -96,7 +96,7 @@ def test_libraries_named_in_an_openssl_configuration_are_not_loaded(tmp_path: Pa
 
 def test_from_a_checkout_there_is_no_installed_window_program() -> None:
     assert installed_program_path("fieldray-window") is None
-    assert child_command("fieldray.workers.image_worker:handle")[:2] == [sys.executable, "-I"]
+    assert child_process_command("fieldray.workers.image_worker:handle")[:2] == [sys.executable, "-I"]
 
 
 _NOWHERE = ":99"  # no X server has this number, and no Wayland display this name

@@ -20,7 +20,7 @@ from fieldray.commands.options import (
 )
 from fieldray.commands.screen import add_screening_options, screening_run
 from fieldray.errors import PackProblem
-from fieldray.paths import data_folder, results_path
+from fieldray.paths import data_folder, results_database_path
 from fieldray.reasons import reason
 from fieldray.reports.exporter import ReportOptions
 
@@ -181,8 +181,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
     _require_all(options, request)
     if options.stored is not None:
         print_database_update_notice(console)
-        model = _model_of_run(options, console, results_path())
-        _audit(options, console, request, database=results_path(), pack_in_run=options.stored, model=model)
+        model = _model_of_run(options, console, results_database_path())
+        _audit(options, console, request, database=results_database_path(), pack_in_run=options.stored, model=model)
         return 0
     return _audit_screened(options, console, request)
 

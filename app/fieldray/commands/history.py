@@ -23,7 +23,7 @@ from fieldray.commands.options import (
     write_json,
 )
 from fieldray.errors import UsageProblem
-from fieldray.paths import data_folder, results_path
+from fieldray.paths import data_folder, results_database_path
 from fieldray.persistence import remove_unfinished_files
 from fieldray.plain_text import console_cell
 from fieldray.reasons import COMMON_NOTE_CODES, Reason, reason
@@ -179,7 +179,7 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
     from fieldray.store.bookkeeping import file_exists
     from fieldray.store.work_list import HistoryQuery
 
-    database = results_path()
+    database = results_database_path()
     run, models = History(database).open(options.run)
     texts = [class_texts(model.manifest if model else None) for model in models]
     with HistoryQuery(database) as query:
@@ -244,7 +244,7 @@ def run_export(options: argparse.Namespace, console: Console) -> int:
 
     (settings, _), left_out = load_settings(), list[Reason]()
     request = ExportRequest(
-        database=results_path(),
+        database=results_database_path(),
         run_id=options.run,
         folder=options.out,
         formats=tuple(options.formats or ()),
@@ -380,7 +380,7 @@ def run_restore(options: argparse.Namespace, console: Console) -> int:
     if not options.yes:
         console.print_error(reason("store_confirm_restore").text)
         return 2
-    replaced = restore(results_path(), options.folder)
+    replaced = restore(results_database_path(), options.folder)
     console.print_line(reason("store_restored").text)
     if replaced:
         console.print_line(reason("store_replaced", path=replaced).text)
@@ -407,7 +407,7 @@ def run_drop_pictures(options: argparse.Namespace, console: Console) -> int:
 
 def _store() -> Path:
     """Return the path of the results database. Raises UsageProblem if this computer has no results database."""
-    path = results_path()
+    path = results_database_path()
     if not path.exists():
         raise UsageProblem(reason("store_no_results", path=path))
     return path
@@ -478,4 +478,4 @@ def _moment(seconds: float) -> str:
 def _history() -> History:
     from fieldray.pipeline.history import History
 
-    return History(results_path())
+    return History(results_database_path())

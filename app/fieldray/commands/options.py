@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from fieldray.commands.console import parse_text_option
 from fieldray.errors import PackNotChosen, PackNotTrusted, PackProblem
-from fieldray.paths import data_folder, results_path
+from fieldray.paths import data_folder, results_database_path
 from fieldray.plain_text import console_cell
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import ReportOptions, default_exporters, exporters
@@ -309,5 +309,5 @@ def print_database_update_notice(console: Console) -> None:
     """Print a message if the results database has an older format. The update of the database may take minutes."""
     from fieldray.store.opening import is_older_version
 
-    if is_older_version(results_path()):
+    if is_older_version(results_database_path()):
         console.print_error(reason("store_updating").text)

@@ -39,7 +39,7 @@ from fieldray.formatting import class_synonyms
 from fieldray.packs import naming
 from fieldray.packs.look_alikes import are_look_alikes, is_visible_text
 from fieldray.packs.reading import canonical_json, manifest_error, parse_json_object
-from fieldray.paths import catalogue_paths
+from fieldray.paths import translation_catalogue_paths
 from fieldray.reasons import reason
 from fieldray.translation import ENGLISH, Translator
 from fieldray.typed_json import to_type
@@ -210,7 +210,7 @@ def class_names_problem(names: Mapping[str, Mapping[str, str]]) -> tuple[str, st
 @functools.cache
 def _words() -> Mapping[Category, tuple[str, ...]]:
     """Return for each class the program's names in all languages, and the class's name in data formats."""
-    translators = [Translator(language) for language in (ENGLISH, *catalogue_paths())]
+    translators = [Translator(language) for language in (ENGLISH, *translation_catalogue_paths())]
     return {
         category: (*(word for translator in translators for word in class_synonyms(translator, category)), category)
         for category in get_args(Category)

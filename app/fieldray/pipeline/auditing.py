@@ -44,7 +44,7 @@ from fieldray.domain.run import PackOfRun, StoredResult, pack_of_run
 from fieldray.errors import UsageProblem
 from fieldray.imaging.discover import discover
 from fieldray.packs.site_choices import SitePoint, SitePointFile, with_site_points
-from fieldray.paths import VERSION, catalogue_paths
+from fieldray.paths import VERSION, translation_catalogue_paths
 from fieldray.pipeline.constancy import ConstancyRecords
 from fieldray.pipeline.run_warnings import drifts_of
 from fieldray.reasons import Reason, reason
@@ -319,7 +319,7 @@ def _labels_of(request: AuditRequest, refs: Sequence[ImageRef]) -> ReferenceLabe
 def usual_class_names() -> ClassNames:
     """Return the usual class names for positive and negative, in English and all other languages of the program."""
     positive, negative = set(ENGLISH_CLASS_NAMES.positive), set(ENGLISH_CLASS_NAMES.negative)
-    for translator in map(Translator, catalogue_paths()):
+    for translator in map(Translator, translation_catalogue_paths()):
         # Translators: TRUE and FALSE as a spreadsheet in your language writes them into its cells.
         yes = translator.in_context("cell of a table", "TRUE"), translator.in_context("cell of a table", "yes")
         no = translator.in_context("cell of a table", "FALSE"), translator.in_context("cell of a table", "no")

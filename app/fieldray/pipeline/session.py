@@ -32,7 +32,7 @@ from fieldray.domain.run import (
 from fieldray.errors import EnvironmentProblem, InputProblem, PackProblem, Unreadable, UsageProblem
 from fieldray.inference.backend import BackendOptions, accelerator_kinds
 from fieldray.inference.engine import Engine
-from fieldray.paths import data_folder, results_path
+from fieldray.paths import data_folder, results_database_path
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import DEFAULT_REPORT_OPTIONS, ReportOptions
 from fieldray.settings import Settings
@@ -96,7 +96,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         make_workers: Callable[[Settings, int], WorkerPool] = open_workers,
         running_workers: WorkerPool | None = None,
     ) -> None:
-        self.database: Final = database or results_path()
+        self.database: Final = database or results_database_path()
         self._settings = settings
         self._publish = publish
         self._make_engine, self._make_workers = make_engine, make_workers

@@ -32,7 +32,7 @@ import msgspec
 
 from fieldray import errors
 from fieldray.errors import FieldrayError, reason_of_unexpected_error, resource_problem
-from fieldray.paths import child_command
+from fieldray.paths import child_process_command
 from fieldray.processes.serving import (
     MEMORY_LIMIT_VARIABLE,
     PARENT_PID_VARIABLE,
@@ -173,7 +173,11 @@ class Child:
     """
 
     def __init__(
-        self, service: str, *, memory_limit_mb: int | None = None, command: Callable[[str], list[str]] = child_command
+        self,
+        service: str,
+        *,
+        memory_limit_mb: int | None = None,
+        command: Callable[[str], list[str]] = child_process_command,
     ) -> None:
         self._service = service
         self._command = command

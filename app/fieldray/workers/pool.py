@@ -20,7 +20,7 @@ from fieldray.errors import (
     UnsuitableImage,
     WorkerProblem,
 )
-from fieldray.paths import child_command
+from fieldray.paths import child_process_command
 from fieldray.process_environment import usable_cores
 from fieldray.processes.child import Child, ChildDied, ChildLost, ChildTimeout, make_message_handler
 from fieldray.processes.serving import memory_limit_mb
@@ -108,7 +108,7 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
         *,
         timeout_s: float,
         memory_limit_mb: int,
-        command: Callable[[str], list[str]] = child_command,
+        command: Callable[[str], list[str]] = child_process_command,
     ) -> None:
         self._timeout_s = timeout_s
         self._children = [

@@ -17,7 +17,7 @@ from fieldray.commands.console import (
 )
 from fieldray.commands.options import add_pack_options, load_pack, pack_library, pack_name_with_signer
 from fieldray.errors import UsageProblem
-from fieldray.paths import results_path
+from fieldray.paths import results_database_path
 from fieldray.reasons import reason
 from fieldray_cluster.commands.cluster import (
     add_connection_options,
@@ -95,7 +95,7 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
         raise UsageProblem(reason("archive_one_address"))
     model = load_pack(pack_library(), options.pack, options, print_error=console.print_error)
     setup = set_up_pack(model, operating_point=options.operating_point, ages_confirmed=options.ages_confirmed)
-    spec, database = run_spec(paths, [setup]), results_path()
+    spec, database = run_spec(paths, [setup]), results_database_path()
     is_folder = bool(options.pack) and Path(options.pack).is_dir()
     name = str(Path(options.pack).absolute()) if is_folder else pack_name_with_signer(spec.packs[0])
     request = make_request(

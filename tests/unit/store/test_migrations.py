@@ -20,7 +20,7 @@ from fieldray.domain.history import ResultFilter, ResultOrder
 from fieldray.domain.run import Event, StoredResult, StoreUpdating
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.paths import VERSION as PROGRAM
-from fieldray.paths import results_path
+from fieldray.paths import results_database_path
 from fieldray.pipeline.session import Session
 from fieldray.settings import Settings
 from fieldray.store import migrations
@@ -309,7 +309,7 @@ def test_a_message_precedes_the_migration_of_a_store(tmp_path: Path, fieldray: F
     heard = list[Event]()
     with Session(Settings(), heard.append, database=old):
         assert [type(event) for event in heard] == [StoreUpdating] and said in heard[0].reason.text
-    shutil.copy(old, results_path())
+    shutil.copy(old, results_database_path())
     first, second = fieldray("history", "list"), fieldray("history", "list")
     assert first.code == second.code == 0
     assert said in first.err and said not in second.err

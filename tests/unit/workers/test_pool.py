@@ -29,7 +29,7 @@ from fieldray.imaging.preprocess import block_thumbnail, to_network_input
 from fieldray.imaging.reading import decode_image_bytes
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.inference.backend import NetworkOutput
-from fieldray.paths import child_command
+from fieldray.paths import child_process_command
 from fieldray.reasons import reason
 from fieldray.workers.calls import AnalysisRequest, AnalysisResult, DeviceRunResult
 from fieldray.workers.pool import PoolClosed, WorkerPool
@@ -275,7 +275,7 @@ def test_a_child_that_starts_at_the_second_try_reads(tmp_path: Path) -> None:
     image = _image(tmp_path, "image.dcm")
 
     def command(service: str) -> list[str]:
-        return commands.pop() if commands else child_command(service)
+        return commands.pop() if commands else child_process_command(service)
 
     with WorkerPool(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
         assert look(pool, image, SPEC).problem is None
@@ -306,7 +306,7 @@ def test_a_child_that_dies_while_loading_networks_fails_one_image_at_most(tmp_pa
     ends, model = [strange_command(strange("end"))] * 5, tiny_model()
 
     def command(service: str) -> list[str]:
-        return ends.pop() if ends else child_command(service)
+        return ends.pop() if ends else child_process_command(service)
 
     with WorkerPool(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
         look = partial(
