@@ -257,7 +257,7 @@ def is_regular_or_absent(path: Path) -> bool:
         return True
 
 
-def is_open_to_others(path: Path) -> bool:
+def is_accessible_to_other_users(path: Path) -> bool:
     """Return whether other users of this computer may read or change a file, as far as the system says.
 
     Raises OSError.
@@ -413,7 +413,7 @@ class FileLock(contextlib.AbstractContextManager["FileLock"]):
 
 
 @contextlib.contextmanager
-def exclusive_writer(path: Path, *, wait_s: float = 10.0) -> Iterator[None]:
+def exclusive_write_access(path: Path, *, wait_s: float = 10.0) -> Iterator[None]:
     """Prevent other processes that use this function from changing the file at `path` during the block.
 
     wait_s  maximum time in seconds to wait for another writer. A change takes milliseconds, on a slow disk a second

@@ -17,7 +17,7 @@ from typing import Final
 from fieldray.backends import device_choices
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.paths import data_folder, translation_catalogue_paths
-from fieldray.persistence import exclusive_writer, require_regular_file, write_atomically
+from fieldray.persistence import exclusive_write_access, require_regular_file, write_atomically
 from fieldray.reasons import Reason, reason
 from fieldray.typed_json import parse_json
 
@@ -163,7 +163,7 @@ class Settings:
         """
         path = path or default_settings_path()
         require_regular_file(path)
-        with exclusive_writer(path):
+        with exclusive_write_access(path):
             changed, self._changed = self._changed, {}
             try:
                 content = {**_content(path), **changed}

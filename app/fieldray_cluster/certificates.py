@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from fieldray.errors import UsageProblem
 from fieldray.persistence import (
     PRIVATE_FILE_MODE,
-    is_open_to_others,
+    is_accessible_to_other_users,
     make_private_folder,
     storage_problem,
     write_new_file,
@@ -83,7 +83,7 @@ def require_certificates(folder: Path, role: Role) -> datetime.date:
         path = certificate
         context.load_cert_chain(certificate, key)
         until = x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc
-        is_open = is_open_to_others(key)
+        is_open = is_accessible_to_other_users(key)
     except (OSError, ssl.SSLError, ValueError) as error:
         detail = f"{path.name}: {getattr(error, 'strerror', None) or type(error).__name__}"
         raise UsageProblem(reason("cluster_certificates", folder=folder, detail=detail)) from error

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from fieldray.persistence import is_open_to_others
+from fieldray.persistence import is_accessible_to_other_users
 from fieldray.store.results import ResultQuery
 from program import Fieldray, start, wait_for_end, write_images
 from waiting import wait_for
@@ -93,7 +93,7 @@ def test_json_lines_are_written_at_once_even_inside_the_watched_folder(tmp_path:
     wait_for(lambda: lines.exists() and lines.read_text(encoding="ascii").count("\n") == 2)
     _, said = ended(process, lambda: process.send_signal(signal.SIGINT))
     assert lines.read_text(encoding="ascii").count("\n") == 2 and "failed 0" in said
-    assert not is_open_to_others(lines)
+    assert not is_accessible_to_other_users(lines)
 
 
 def test_a_path_that_cannot_be_watched_is_reported_before_screening(

@@ -38,8 +38,8 @@ from fieldray.packs.naming import group_fingerprint_digits, parse_fingerprint, v
 from fieldray.packs.reading import canonical_json, parse_json_object
 from fieldray.persistence import (
     PRIVATE_FILE_MODE,
-    exclusive_writer,
-    is_open_to_others,
+    exclusive_write_access,
+    is_accessible_to_other_users,
     make_folder,
     storage_problem,
     write_atomically,
@@ -80,7 +80,7 @@ def load_private_key(path: Path) -> Ed25519PrivateKey:
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     try:
-        is_open = is_open_to_others(path)
+        is_open = is_accessible_to_other_users(path)
         key = load_pem_private_key(path.read_bytes(), password=None)
     except OSError as error:
         raise UsageProblem(reason("signing_key", path=path, detail=error.strerror)) from error
@@ -197,7 +197,7 @@ class TrustStore:
         known = require_fingerprint(fingerprint)
         if known in map(fingerprint_of, _WEAK_KEYS):
             raise UsageProblem(reason("pack_weak_key"))
-        with exclusive_writer(self._path):
+        with exclusive_write_access(self._path):
             records = self._read()
             day = datetime.now(UTC).date().isoformat()
             self._write(replace(records, keys={known: day, **records.keys}))
@@ -208,7 +208,7 @@ class TrustStore:
         Removing an unknown key is no error. Raises UsageProblem for a text that is no fingerprint.
         """
         known = require_fingerprint(fingerprint)
-        with exclusive_writer(self._path):
+        with exclusive_write_access(self._path):
             records = self._read()
             self._write(replace(records, keys={key: day for key, day in records.keys.items() if key != known}))
 
@@ -240,7 +240,7 @@ class TrustStore:
         is_higher = _is_higher(version, than=self.highest_version(fingerprint, pack_id=pack_id))
         if not is_higher and self.manifest_hash_of(fingerprint, pack_name=pack_name) == manifest_sha256:
             return  # no lock is needed, because the highest version never decreases
-        with exclusive_writer(self._path):
+        with exclusive_write_access(self._path):
             records = self._read()
             packs = dict(records.seen.get(fingerprint, {}))
             if _is_higher(version, than=packs.get(pack_id)):

@@ -26,7 +26,13 @@ from msgspec import Meta
 from fieldray.domain.metrics import ReferralRule, Unit
 from fieldray.domain.model import LOCAL_POINT_PREFIX, Estimate, Model, OperatingPoint
 from fieldray.errors import StorageProblem, UsageProblem
-from fieldray.persistence import exclusive_writer, make_folder, require_regular_file, storage_problem, write_atomically
+from fieldray.persistence import (
+    exclusive_write_access,
+    make_folder,
+    require_regular_file,
+    storage_problem,
+    write_atomically,
+)
 from fieldray.reasons import Reason, reason
 from fieldray.typed_json import parse_json
 
@@ -166,7 +172,7 @@ class SitePointFile:
 
         Raises UsageProblem (site_point_name) for a name in use. Raises StorageProblem.
         """
-        with exclusive_writer(self.path):
+        with exclusive_write_access(self.path):
             points = self.all_points()
             if any(known.key == point.key for known in points):
                 raise UsageProblem(reason("site_point_name", name=point.name))
@@ -180,7 +186,7 @@ class SitePointFile:
 
         Raises StorageProblem. Raises UsageProblem (site_point_unknown) if the point is not stored.
         """
-        with exclusive_writer(self.path):
+        with exclusive_write_access(self.path):
             points = self.all_points()
             kept = [known for known in points if known.key != (name, pack, model_sha256)]
             if len(kept) == len(points):
@@ -261,7 +267,7 @@ class RememberedPacks:
         digests = [next(_digests(path)) for path in paths]
         try:
             make_folder(self._path.parent)
-            with exclusive_writer(self._path):
+            with exclusive_write_access(self._path):
                 known = {digest: entry for digest, entry in self._known().items() if digest not in digests}
                 latest = [*known.items(), *((digest, chosen) for digest in digests)][-_MAX_FOLDERS:]
                 write_atomically(self._path, msgspec.json.encode(dict(latest)))

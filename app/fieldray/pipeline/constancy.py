@@ -25,7 +25,7 @@ from fieldray.imaging.discover import discover
 from fieldray.imaging.synthetic import constancy_test_files
 from fieldray.packs.signing import CONSTANCY_TEST_SIGNER, verified_fingerprint
 from fieldray.paths import VERSION, asset_path, scratch_folder
-from fieldray.persistence import exclusive_writer, storage_problem, write_atomically
+from fieldray.persistence import exclusive_write_access, storage_problem, write_atomically
 from fieldray.pipeline.session import Session
 from fieldray.reasons import Reason, reason
 from fieldray.typed_json import parse_json
@@ -172,7 +172,7 @@ class ConstancyRecords:
         expected_results  the results of the test, stored only if it is the pack's first test. Later tests then expect
                           these results
         """
-        with exclusive_writer(self.path):
+        with exclusive_write_access(self.path):
             known = self.read()
             first = {**known.answers, record.subject: expected_results} if record.is_first else known.answers
             kept = ConstancyFile(records=(*known.records, record), answers=first)

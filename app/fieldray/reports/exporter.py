@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from fieldray.persistence import exclusive_writer, require_regular_file, storage_problem, write_atomically
+from fieldray.persistence import exclusive_write_access, require_regular_file, storage_problem, write_atomically
 from fieldray.plain_text import make_visible
 from fieldray.reasons import Reason, reason
 from fieldray.registry import discover_entries
@@ -339,7 +339,7 @@ def pseudonym_key(folder: Path) -> bytes:
     try:
         if key := _read_key(path):
             return key
-        with exclusive_writer(path):
+        with exclusive_write_access(path):
             key = _read_key(path) or secrets.token_bytes(_KEY_BYTES)
             write_atomically(path, key)
     except OSError as error:

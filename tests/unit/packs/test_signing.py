@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from fieldray.errors import PackProblem, StorageProblem, UsageProblem
 from fieldray.packs import signing
 from fieldray.packs.signing import TrustStore, fingerprint_of
-from fieldray.persistence import FileLock, exclusive_writer
+from fieldray.persistence import FileLock, exclusive_write_access
 from fieldray.reasons import reason
 from packs_factory import key
 from raised import raises
@@ -285,7 +285,7 @@ def test_changing_trust_waits_for_another_program_and_reading_does_not(tmp_path:
 
 
 def test_a_lock_that_is_never_released_is_reported(tmp_path: Path) -> None:
-    changes = exclusive_writer(tmp_path / "pack_trust.json", wait_s=0.02)
+    changes = exclusive_write_access(tmp_path / "pack_trust.json", wait_s=0.02)
     with FileLock(tmp_path / "pack_trust.lock", holder="process 7"), raises(StorageProblem, "file_in_use", says="7"):
         changes.__enter__()
 
