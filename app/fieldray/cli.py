@@ -45,7 +45,7 @@ from fieldray.errors import (
     reason_of_unexpected_error,
 )
 from fieldray.paths import DATA_FOLDER_VARIABLE, VERSION, data_folder
-from fieldray.plain_text import make_visible
+from fieldray.plain_text import escape_invisible_characters
 from fieldray.process_environment import shutdown_signals
 from fieldray.reasons import Reason, reason
 
@@ -59,7 +59,7 @@ class Parser(argparse.ArgumentParser):
     """An `ArgumentParser` that prints each error on one line. Control characters are shown as escapes."""
 
     def error(self, message: str) -> NoReturn:
-        super().error(make_visible(message))
+        super().error(escape_invisible_characters(message))
 
 
 def run(

@@ -14,7 +14,7 @@ from typing import Final
 from fieldray.command_names import OPTIONAL_PACKAGES
 from fieldray.paths import data_folder
 from fieldray.persistence import PRIVATE_FILE_MODE
-from fieldray.plain_text import make_visible
+from fieldray.plain_text import escape_invisible_characters
 
 LOG_FILE_NAME: Final = "fieldray.log"
 _LARGEST_BYTES: Final = 1_000_000
@@ -61,7 +61,7 @@ class _RecordFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        return "\n    ".join(map(make_visible, super().format(record).split("\n")))
+        return "\n    ".join(map(escape_invisible_characters, super().format(record).split("\n")))
 
 
 @contextlib.contextmanager

@@ -22,20 +22,20 @@ _LOOK_ALIKE: Final = str.maketrans("АВЕКМНОРСТУХІЈЅΑΒΕΖΗΙΚ
 _LEADING_ZEROS: Final = re.compile("(?<![0-9])0+(?=[0-9])")
 
 
-def make_visible(text: str) -> str:
+def escape_invisible_characters(text: str) -> str:
     """Return a text on one line. Each invisible character is replaced by its escape in Python, such as `\\x1b`."""
     if text.isprintable() and not _WITHOUT_SHAPE.search(text):
         return text
     return "".join(map(_shown, text))
 
 
-def console_cell(text: str) -> str:
+def console_cell_text(text: str) -> str:
     """Return a text for a cell of a console table: as `make_visible` returns it, with repeated blanks escaped, too.
 
     A name with many blanks could otherwise fill its line of the screen, and imitate the next row.
     """
     text = re.sub("^([a-z][a-z0-9+.-]+):/(?=[^/])", r"\1://", text)  # a path keeps one slash of an address
-    return _BLANKS.sub(lambda blank: _escape(blank[0]), make_visible(text))
+    return _BLANKS.sub(lambda blank: _escape(blank[0]), escape_invisible_characters(text))
 
 
 def is_visible_letter(letter: str) -> bool:
@@ -55,7 +55,7 @@ def comparable_patient_number(number: str) -> str:
     return _LEADING_ZEROS.sub("", "".join(plain.split()))
 
 
-def find_look_alikes(numbers: Iterable[str]) -> Iterator[tuple[str, str]]:
+def find_look_alike_patient_numbers(numbers: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield each pair of different patient numbers that a person would read as one number (see
     `comparable_patient_number`).
 

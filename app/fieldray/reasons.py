@@ -20,7 +20,7 @@ from typing import Final
 
 import fieldray
 from fieldray.command_names import modules_of_optional_packages
-from fieldray.plain_text import make_visible
+from fieldray.plain_text import escape_invisible_characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -582,7 +582,7 @@ def reason(code: str, **parameters: object) -> Reason:
 
 
 def _plain(value: object) -> str:
-    text = make_visible(str(value).strip())
+    text = escape_invisible_characters(str(value).strip())
     return text if len(text) <= 200 else text[:197] + "..."
 
 

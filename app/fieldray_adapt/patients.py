@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from fieldray.plain_text import find_look_alikes
+from fieldray.plain_text import find_look_alike_patient_numbers
 from fieldray.reasons import Reason, reason
 
 
@@ -35,7 +35,7 @@ def find_similar_patient_numbers(origins: Mapping[str, str]) -> Iterator[Reason]
 
     `origins` has a location for each patient number, such as a file and line, for the message.
     """
-    for first, second in find_look_alikes(origins):
+    for first, second in find_look_alike_patient_numbers(origins):
         yield reason("data_patients_alike", patient=first, other=second, first=origins[first], second=origins[second])
 
 

@@ -30,7 +30,7 @@ from fieldray.desktop.overlay import (
 )
 from fieldray.desktop.viewer import Viewer
 from fieldray.domain.image import Image, ImageHeader, Window
-from fieldray.plain_text import make_visible
+from fieldray.plain_text import escape_invisible_characters
 from fieldray.translation import Translator
 from hostile import BREAKS, FORGED_LINE, REORDERS, STEERS
 
@@ -215,7 +215,7 @@ def test_a_line_break_in_a_header_starts_no_corner_line(qapp: object, text: str)
         painter.end()
         return sheet
 
-    assert painted(text) == painted(make_visible(text))
+    assert painted(text) == painted(escape_invisible_characters(text))
 
 
 @pytest.mark.parametrize(("age_years", "text"), [(17.6, "17 y"), (76.99, "76 y"), (5.5, "5 y"), (3.0, "3 y")])

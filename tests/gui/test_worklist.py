@@ -33,7 +33,7 @@ from fieldray.domain.finding import Outcome, RefusedOutcome
 from fieldray.domain.run import ImageDone, Verdict
 from fieldray.errors import StorageProblem
 from fieldray.pipeline.history import History
-from fieldray.plain_text import make_visible
+from fieldray.plain_text import escape_invisible_characters
 from fieldray.reasons import Reason, reason
 from fieldray.store.results import ResultStore
 from fieldray.store.work_list import HistoryQuery
@@ -445,7 +445,8 @@ def test_a_painted_text_is_one_line_without_reordering(table: Table, key: str, t
         return RefusedOutcome(ref=image_ref(1, header=header), reason=Reason("modality", (("modality", said),)))
 
     second = replace(
-        refused_with(make_visible(text)), ref=replace(refused_with(make_visible(text)).ref, path=Path("/images/2"))
+        refused_with(escape_invisible_characters(text)),
+        ref=replace(refused_with(escape_invisible_characters(text)).ref, path=Path("/images/2")),
     )
     table.add(refused_with(text), second)
     assert table.painted(key, place=0) == table.painted(key, place=1)

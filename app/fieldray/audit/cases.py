@@ -28,7 +28,7 @@ from fieldray.domain.finding import ScreenedOutcome, leading_finding
 from fieldray.domain.image import ImageRef
 from fieldray.domain.run import StoredResult
 from fieldray.errors import UsageProblem
-from fieldray.plain_text import find_look_alikes
+from fieldray.plain_text import find_look_alike_patient_numbers
 from fieldray.reasons import Reason, reason
 
 POSITIVE_CLASS_NAMES: Final = frozenset(
@@ -405,7 +405,7 @@ class _LabelTableMatcher:
 
     def check_rows(self) -> None:
         """Raise UsageProblem if rows have problems, which the error lists, or if no row names an image."""
-        for first, second in find_look_alikes(self._patients):
+        for first, second in find_look_alike_patient_numbers(self._patients):
             self._wrong["numbers"].append(f"{self._patients[first]}, {self._patients[second]} ({first}, {second})")
         if self._wrong:
             raise _problems(self._table, self._wrong)

@@ -16,7 +16,7 @@ from typing import Any, Final, TextIO
 
 from fieldray.command_names import BUILTIN_COMMANDS, is_command
 from fieldray.errors import UsageProblem
-from fieldray.plain_text import make_visible
+from fieldray.plain_text import escape_invisible_characters
 from fieldray.reasons import reason
 
 _BAR: Final = 20
@@ -51,7 +51,7 @@ class Console:
     def print_line(self, text: str = "") -> None:
         """Print one line for a person on standard output, or on standard error if a program reads standard output."""
         self.clear_progress_bar()
-        self._write(self._error if self.is_output_for_program else self._out, make_visible(text) + "\n")
+        self._write(self._error if self.is_output_for_program else self._out, escape_invisible_characters(text) + "\n")
 
     def print_lines(self, texts: Iterable[str]) -> None:
         """Print lines for a person on standard output, or on standard error if a program reads standard output."""
@@ -61,7 +61,7 @@ class Console:
     def print_error(self, text: str) -> None:
         """Print one line on standard error. The line begins with the name of the program."""
         self.clear_progress_bar()
-        self._write(self._error, f"fieldray: {make_visible(text)}\n")
+        self._write(self._error, f"fieldray: {escape_invisible_characters(text)}\n")
 
     @property
     def prints_errors_to_stderr(self) -> bool:
@@ -81,7 +81,7 @@ class Console:
 
     def show_progress_bar(self, text: str) -> None:
         """Show a text as the progress bar on standard error. Nothing is written if nobody can see the bar."""
-        shown = make_visible(text)
+        shown = escape_invisible_characters(text)
         if self._error.isatty():
             self._write(self._error, "\r" + shown.ljust(self._bar_width))
             self._bar_width = len(shown)

@@ -25,7 +25,7 @@ from fieldray.commands.options import (
 from fieldray.errors import UsageProblem
 from fieldray.paths import data_folder, results_database_path
 from fieldray.persistence import remove_unfinished_files
-from fieldray.plain_text import console_cell
+from fieldray.plain_text import console_cell_text
 from fieldray.reasons import COMMON_NOTE_CODES, Reason, reason
 from fieldray.settings import load_settings
 
@@ -188,7 +188,7 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
             for _, of_image in itertools.groupby(query.result_briefs(options.run), lambda one: one.row_id)
         ]
     console.print_line(f"Run {run.run_id} of {_moment(run.started_s)}, {run.state}, {_packs(run.spec)}")
-    console.print_lines(f"Screened: {console_cell(path)}" for path in run.spec.paths)
+    console.print_lines(f"Screened: {console_cell_text(path)}" for path in run.spec.paths)
     shown = [
         answers
         for answers in images
@@ -204,7 +204,7 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
             line.format(*(_result_cells(found[at], texts[at]) if at in found else ("",) * len(heads)))
             for at, line in enumerate(lines)
         )
-        console.print_line(" ".join((*cells, console_cell(answers[0].image_name))))
+        console.print_line(" ".join((*cells, console_cell_text(answers[0].image_name))))
         said = (why for one in answers for why in (*([one.reason] if one.reason else ()), *one.notes))
         texts_said = dict.fromkeys(why.text for why in said if why.code not in COMMON_NOTE_CODES)
         console.print_lines(f"{left} {text}" for text in texts_said)
@@ -440,7 +440,7 @@ def _packs(spec: RunSpec) -> str:
 
     label = partial(pack_label, Translator())
     lungs = (f", lung fields {pack.lungs_pack}" if pack.lungs_pack else "" for pack in spec.packs)
-    return console_cell("; ".join(f"pack {label(pack)}{of}" for pack, of in zip(spec.packs, lungs, strict=True)))
+    return console_cell_text("; ".join(f"pack {label(pack)}{of}" for pack, of in zip(spec.packs, lungs, strict=True)))
 
 
 def _run_cells(summary: RunSummary) -> tuple[object, ...]:
@@ -453,11 +453,11 @@ def _run_cells(summary: RunSummary) -> tuple[object, ...]:
         run.run_id,
         _moment(run.started_s),
         run.state,
-        console_cell(pack_names_of_run(Translator(), run.spec)),
+        console_cell_text(pack_names_of_run(Translator(), run.spec)),
         summary.image_count,
         *(counts.get(category, 0) for category in CATEGORY_TEXTS),
         summary.verdict_count,
-        console_cell(", ".join(run.spec.paths)),
+        console_cell_text(", ".join(run.spec.paths)),
     )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from fieldray.commands.console import parse_text_option
 from fieldray.errors import PackNotChosen, PackNotTrusted, PackProblem
 from fieldray.paths import data_folder, results_database_path
-from fieldray.plain_text import console_cell
+from fieldray.plain_text import console_cell_text
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import ReportOptions, default_exporters, exporters
 from fieldray.settings import language_choices
@@ -218,8 +218,8 @@ def describe_pack_candidate(candidate: PackCandidate) -> str:
 
     manifest = candidate.manifest
     description = f"{manifest.names['en']}. {intended_patients_sentence(manifest.accepted).text}" if manifest else ""
-    columns = f"{console_cell(candidate.pack_id):<24} {console_cell(candidate.version):<8}"
-    return f"{columns} {console_cell(description)}".rstrip()
+    columns = f"{console_cell_text(candidate.pack_id):<24} {console_cell_text(candidate.version):<8}"
+    return f"{columns} {console_cell_text(description)}".rstrip()
 
 
 # ---- writing the results of a run

@@ -22,7 +22,7 @@ from fieldray.commands.options import (
 )
 from fieldray.errors import PackProblem, UsageProblem
 from fieldray.paths import data_folder
-from fieldray.plain_text import console_cell
+from fieldray.plain_text import console_cell_text
 from fieldray.reasons import reason
 from fieldray.settings import load_settings
 
@@ -215,15 +215,17 @@ def _candidate_lines(candidate: PackCandidate) -> Iterator[str]:
         "broken": "broken",
     }[candidate.trust]
     origin = "" if candidate.trust == "builtin" else {"drive": "on a drive, "}.get(candidate.origin, "installed, ")
-    name, folder = console_cell(candidate.pack_name), console_cell(str(candidate.folder))
+    name, folder = console_cell_text(candidate.pack_name), console_cell_text(str(candidate.folder))
     yield f"{name:<32} {origin + trust:<24} {folder}"
     if candidate.problem:
         yield f"    {candidate.problem.text}"
     manifest = candidate.manifest
     if manifest is not None:
-        yield f"    {console_cell(manifest.names['en'])}. {intended_patients_sentence(manifest.accepted).text}"
+        yield f"    {console_cell_text(manifest.names['en'])}. {intended_patients_sentence(manifest.accepted).text}"
         warnings = manifest.warnings["en"].splitlines() if manifest.warnings else []
         sentences = (one.sentence for one in performance_of_pack(Translator(), manifest))
         measured = (*sentences, *(why.text for why in performance_sentences(manifest)))
         for text in (manifest.descriptions["en"], *measured, *warnings, manifest.limits["en"]):
-            yield from textwrap.wrap(console_cell(text), width=112, initial_indent="    ", subsequent_indent="    ")
+            yield from textwrap.wrap(
+                console_cell_text(text), width=112, initial_indent="    ", subsequent_indent="    "
+            )

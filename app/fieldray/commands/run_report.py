@@ -38,7 +38,7 @@ from fieldray.errors import FieldrayError, StorageProblem
 from fieldray.formatting import format_threshold, pack_headings
 from fieldray.packs.reasons import TEMPLATES as PACKS
 from fieldray.persistence import create_empty_file, make_folder, remove_unfinished_files, storage_problem
-from fieldray.plain_text import console_cell
+from fieldray.plain_text import console_cell_text
 from fieldray.reasons import BACKEND_TEMPLATES, COMMON_NOTE_CODES, FOLDER_PROBLEM_CODES, Reason, reason
 from fieldray.reports.content import (
     RESEARCH_ONLY_NOTICE,
@@ -144,7 +144,7 @@ class PackSummary:
 
     def __init__(self, model: Model, heading: str, *, is_one_of_several: bool = False) -> None:
         self.model, self.texts = model, class_texts(model.manifest)
-        self.heading = console_cell(heading)
+        self.heading = console_cell_text(heading)
         self.line_prefix = f"{self.heading}: " if is_one_of_several else ""
         self.counts: Counter[Category] = Counter()
         self.patients = PatientNoteCounts()
@@ -468,7 +468,7 @@ def _work_list(answers: Iterable[ResultBrief], packs: Sequence[PackSummary]) -> 
             yield "  ".join(f"{'result':<{width}} {'score':>6} {'threshold':>9}" for width in widths) + "  file"
             is_first = False
         cells = (_cells(found.get(position), pack, widths[position]) for position, pack in enumerate(packs))
-        yield "  ".join((*cells, console_cell(next(iter(found.values())).image_name)))
+        yield "  ".join((*cells, console_cell_text(next(iter(found.values())).image_name)))
         said = {position: list(_reason_and_notes(answer)) for position, answer in found.items()}
         of_all = [text for text in next(iter(said.values())) if all(text in texts for texts in said.values())]
         left = "" if len(packs) > 1 else f"{'':<{max(widths) + 12}}"

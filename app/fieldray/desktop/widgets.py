@@ -44,7 +44,7 @@ from PySide6.QtWidgets import (
 )
 
 from fieldray.desktop.style import Theme, icon
-from fieldray.plain_text import make_visible
+from fieldray.plain_text import escape_invisible_characters
 from fieldray.translation import Translator
 
 Surface = Literal["page", "panel", "toolbar"]
@@ -136,7 +136,7 @@ class DocumentView(QTextBrowser):
 
 def without_markup(*lines: str) -> str:
     """Join lines to a text that Qt displays without interpreting markup."""
-    return "\n".join(map(make_visible, lines))
+    return "\n".join(map(escape_invisible_characters, lines))
 
 
 def set_elided_text(button: PlainButton, *lines: str, max_width: int) -> None:

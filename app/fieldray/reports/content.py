@@ -31,7 +31,7 @@ from fieldray.domain.image import ImageRef
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.run import Run, StoredResult, SupersededVerdict
 from fieldray.formatting import HasClassNames, category_label, score_digits, threshold_digits
-from fieldray.plain_text import make_visible
+from fieldray.plain_text import escape_invisible_characters
 from fieldray.reports.exporter import (
     PackOfStoredRun,
     ReportOptions,
@@ -54,7 +54,10 @@ def class_texts(pack: HasClassNames | None) -> Mapping[Category, str]:
     """Return the names of the classes for a printed list: the pack's own names, and the window's names for the rest."""
     own, translator = (pack.class_names if pack else None) or {}, Translator()
     words = {category: category_label(translator, category, pack) for category in CATEGORY_TEXTS}
-    return {category: make_visible(word) if category in own else word.lower() for category, word in words.items()}
+    return {
+        category: escape_invisible_characters(word) if category in own else word.lower()
+        for category, word in words.items()
+    }
 
 
 def image_path(ref: ImageRef) -> str:

@@ -21,7 +21,7 @@ from fieldray.domain.image import FileKind, ImageRef
 from fieldray.domain.model import Estimate, Manifest, OperatingPoint
 from fieldray.domain.prior_image import ComparisonRecord, pair_warnings
 from fieldray.formatting import DICOM_DATE_PATTERN, category_label, class_performance_lines
-from fieldray.plain_text import make_visible
+from fieldray.plain_text import escape_invisible_characters
 from fieldray.reasons import reason
 from fieldray.reports.content import RESEARCH_ONLY_NOTICE
 from fieldray.reports.dicom_instance import (
@@ -95,7 +95,9 @@ def text_item(relationship: str, name: Code, text: str) -> Dataset:
     relationship  relationship to the item that contains this item, such as "CONTAINS"
     name          concept name of the item
     """
-    return content_item(relationship, "TEXT", name, TextValue=make_visible(text)[:_MAX_TEXT_CHARACTERS] or "-")
+    return content_item(
+        relationship, "TEXT", name, TextValue=escape_invisible_characters(text)[:_MAX_TEXT_CHARACTERS] or "-"
+    )
 
 
 def comment_item(text: str) -> Dataset:
@@ -199,7 +201,7 @@ def _group(subject: ReportedImage, finding: Finding) -> Dataset:
     decision = finding.decision, FIELDRAY_CODING_SCHEME, meaning
     # The code of the class is this program's. The meaning is the pack's name of the class, if any.
     category = subject.outcome.category
-    shown = make_visible(category_label(Translator(), category, manifest))
+    shown = escape_invisible_characters(category_label(Translator(), category, manifest))
     items = [
         code_item("CONTAINS", ("121071", "DCM", "Finding"), label_code(finding.label, manifest)),
         *_algorithm(subject),
@@ -231,8 +233,8 @@ def label_code(label: str, manifest: Manifest | None) -> Code:
         if entry.code == label:
             known = {"SNOMED CT": "SCT", "SNOMED-CT": "SCT", "SCT": "SCT", "DCM": "DCM"}.get(entry.scheme.upper())
             scheme = known if known and len(entry.code) <= 16 else FIELDRAY_CODING_SCHEME
-            return entry.code, scheme, make_visible(entry.meaning["en"])
-    return label, FIELDRAY_CODING_SCHEME, make_visible(label)
+            return entry.code, scheme, escape_invisible_characters(entry.meaning["en"])
+    return label, FIELDRAY_CODING_SCHEME, escape_invisible_characters(label)
 
 
 def _algorithm(subject: ReportedImage) -> list[Dataset]:

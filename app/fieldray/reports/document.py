@@ -21,7 +21,7 @@ from fieldray.formatting import (
     score_text,
     threshold_text,
 )
-from fieldray.plain_text import make_visible
+from fieldray.plain_text import escape_invisible_characters
 from fieldray.reports.performance import MeasuredPerformance, class_performance
 from fieldray.translation import Translator
 
@@ -246,7 +246,7 @@ def console_lines(blocks: Iterable[Block]) -> Iterator[str]:
 
 
 def _columns(table: Table) -> Iterator[str]:
-    cells = [[make_visible(cell) for cell in row] for row in (table.columns, *table.rows)]
+    cells = [[escape_invisible_characters(cell) for cell in row] for row in (table.columns, *table.rows)]
     wide = [max(len(row[index]) for row in cells) for index in range(len(table.columns))]
     for row in cells:
         others = (cell.rjust(width) for cell, width in zip(row[1:], wide[1:], strict=True))
@@ -269,7 +269,7 @@ class ShareChart:
 
 def shorten(text: str, *, max_letters: int = MAX_LETTERS) -> str:
     """Return a text as one line with at most `max_letters` visible characters."""
-    shown = make_visible(text[:max_letters])
+    shown = escape_invisible_characters(text[:max_letters])
     return shown if len(text) <= max_letters and len(shown) <= max_letters else shown[: max_letters - 1] + "…"
 
 
@@ -282,5 +282,5 @@ def shorten_path(path: str, *, max_letters: int = MAX_LETTERS) -> str:
     """Return a path with at most `max_letters` letters. A longer path is cut at its beginning, because its end says
     more.
     """
-    shown = make_visible(path[-max_letters:])
+    shown = escape_invisible_characters(path[-max_letters:])
     return shown if len(path) <= max_letters and len(shown) <= max_letters else "…" + shown[1 - max_letters :]

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from fieldray.persistence import exclusive_write_access, require_regular_file, storage_problem, write_atomically
-from fieldray.plain_text import make_visible
+from fieldray.plain_text import escape_invisible_characters
 from fieldray.reasons import Reason, reason
 from fieldray.registry import discover_entries
 
@@ -254,7 +254,7 @@ def header_for_report(ref: ImageRef, stored: StoredRun) -> ImageHeader:
     """
     header = ref.header
     if stored.options.names_people:
-        name, number = map(make_visible, (header.patient_name, header.patient_id))
+        name, number = map(escape_invisible_characters, (header.patient_name, header.patient_id))
         return replace(header, patient_name=name, patient_id=number)
     alias = pseudonym(header, ref.patient_study_key, key=stored.pseudonym_key)
     return replace(

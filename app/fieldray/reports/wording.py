@@ -53,7 +53,7 @@ from fieldray.formatting import (
     verdict_names,
     view_and_laterality_label,
 )
-from fieldray.plain_text import make_visible
+from fieldray.plain_text import escape_invisible_characters
 from fieldray.reasons import Reason, reason
 from fieldray.reports.document import (
     Block,
@@ -250,7 +250,8 @@ class Wording:
         """Return the screened folders as text. Unless a person asked for names, pseudonyms replace the folders."""
         key, is_named = self._stored.pseudonym_key, self._is_named
         return ", ".join(
-            shorten(make_visible(path)) if is_named else image_alias(path, key=key) for path in self._spec.paths
+            shorten(escape_invisible_characters(path)) if is_named else image_alias(path, key=key)
+            for path in self._spec.paths
         )
 
     def run_remarks(self) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar, dataclass_transform
 
 from fieldray.errors import UsageProblem
-from fieldray.plain_text import make_visible
+from fieldray.plain_text import escape_invisible_characters
 from fieldray.reasons import reason
 
 T = TypeVar("T")
@@ -423,7 +423,7 @@ class RecipeProblems(UsageProblem):
 
     def __init__(self, path: Path, lines: Sequence[str]) -> None:
         super().__init__(reason("recipe_problems", path=path.name, count=len(lines), problem=lines[0]))
-        self.lines = tuple(make_visible(line) for line in lines)
+        self.lines = tuple(escape_invisible_characters(line) for line in lines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

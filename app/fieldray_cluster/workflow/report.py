@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from fieldray.plain_text import make_visible
+from fieldray.plain_text import escape_invisible_characters
 from fieldray_adapt.files import write_atomically
 from fieldray_adapt.reports.page import (
     CodeBlock,
@@ -123,7 +123,7 @@ def last_output_lines(state: TaskState) -> str:
     with state.output_file.open("rb") as stream:
         stream.seek(max(0, state.output_file.stat().st_size - _END_BYTES))
         text = stream.read().decode(errors="replace")
-    return "\n".join(make_visible(line) for line in text.splitlines()[-_END_LINES:])
+    return "\n".join(escape_invisible_characters(line) for line in text.splitlines()[-_END_LINES:])
 
 
 def _outputs(states: Sequence[TaskState]) -> list[ReportPart]:

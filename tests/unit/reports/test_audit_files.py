@@ -18,7 +18,7 @@ from audits import audit_report
 from fieldray.audit.report import AuditReport
 from fieldray.errors import UsageProblem
 from fieldray.paths import data_folder
-from fieldray.plain_text import make_visible
+from fieldray.plain_text import escape_invisible_characters
 from fieldray.reports.audit_files import audit_json, require_writable_audit_files, write_audit
 from fieldray.reports.exporter import image_alias, pseudonym_key
 from fieldray.reports.outputs import is_own_report
@@ -92,7 +92,7 @@ def test_texts_from_outside_are_printed_literally_within_the_page(text: str, tmp
     subprocess.run(["qpdf", "--check", document], capture_output=True, check=True)
     drawn = pdf_text(document)
     assert forbidden_in(drawn.replace("\n", "").replace("\f", "")) == set()
-    assert make_visible(text[:12]).split()[0][:10] in drawn
+    assert escape_invisible_characters(text[:12]).split()[0][:10] in drawn
     words = list(words_of(document))
     assert max(right for _, right, _ in words) < _POINTS_WIDE - 45
     at_the_foot = {word for word, _, bottom in words if bottom > _POINTS_HIGH - 51}
