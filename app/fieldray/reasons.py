@@ -505,7 +505,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
 # Codes of problems of a whole folder, in which the number of images is not known.
 FOLDER_PROBLEM_CODES: Final = frozenset({"folder_not_read", "folder_lost", "linked_folder"})
 # Codes of notes that most results of a run have. A list shows these notes only once.
-COMMON_NOTE_CODES: Final = frozenset({"age_not_stated", "age_confirmed", "unsigned_operating_point_unknown"})
+FREQUENT_NOTE_CODES: Final = frozenset({"age_not_stated", "age_confirmed", "unsigned_operating_point_unknown"})
 
 # Parameters that are numbers and may have decimals. They are shown with the decimal mark of the language.
 NUMERIC_PARAMETERS: Final = frozenset(

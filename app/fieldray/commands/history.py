@@ -26,7 +26,7 @@ from fieldray.errors import UsageProblem
 from fieldray.paths import data_folder, results_database_path
 from fieldray.persistence import remove_unfinished_files
 from fieldray.plain_text import console_cell_text
-from fieldray.reasons import COMMON_NOTE_CODES, Reason, reason
+from fieldray.reasons import FREQUENT_NOTE_CODES, Reason, reason
 from fieldray.settings import load_settings
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
         )
         console.print_line(" ".join((*cells, console_cell_text(answers[0].image_name))))
         said = (why for one in answers for why in (*([one.reason] if one.reason else ()), *one.notes))
-        texts_said = dict.fromkeys(why.text for why in said if why.code not in COMMON_NOTE_CODES)
+        texts_said = dict.fromkeys(why.text for why in said if why.code not in FREQUENT_NOTE_CODES)
         console.print_lines(f"{left} {text}" for text in texts_said)
     for position, model in enumerate(models):
         console.print_lines(doubt.text for doubt in History(database).warnings(run, position, model))

@@ -39,7 +39,7 @@ from fieldray.formatting import format_threshold, pack_headings
 from fieldray.packs.reasons import TEMPLATES as PACKS
 from fieldray.persistence import create_empty_file, make_folder, remove_unfinished_files, storage_problem
 from fieldray.plain_text import console_cell_text
-from fieldray.reasons import BACKEND_TEMPLATES, COMMON_NOTE_CODES, FOLDER_PROBLEM_CODES, Reason, reason
+from fieldray.reasons import BACKEND_TEMPLATES, FOLDER_PROBLEM_CODES, FREQUENT_NOTE_CODES, Reason, reason
 from fieldray.reports.content import (
     RESEARCH_ONLY_NOTICE,
     class_texts,
@@ -493,7 +493,7 @@ def _reason_and_notes(result: ResultBrief) -> Iterator[str]:
     """Yield the reason why an image was not suitable or failed, then the notes on the result."""
     if result.reason:
         yield result.reason.text + (" (--turn)" if can_be_fixed_by_turning(result.reason) else "")
-    yield from (note.text for note in result.notes if note.code not in COMMON_NOTE_CODES)
+    yield from (note.text for note in result.notes if note.code not in FREQUENT_NOTE_CODES)
 
 
 def _cells(result: ResultBrief | None, pack: PackSummary, width: int) -> str:

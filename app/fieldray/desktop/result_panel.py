@@ -49,7 +49,7 @@ from fieldray.formatting import (
     format_number,
     lung_area_and_evidence_sentences,
 )
-from fieldray.reasons import COMMON_NOTE_CODES, Reason, reason
+from fieldray.reasons import FREQUENT_NOTE_CODES, Reason, reason
 from fieldray.reports.document import FindingText, ScoreScale, finding_texts
 from fieldray.translation import Translator
 
@@ -225,9 +225,9 @@ class ResultPanel(QScrollArea):
                 column.addWidget(make_label(sentence))
             self._add_overrides(column, row)
             return box
-        for note in sorted(outcome.notes, key=lambda note: note.code in COMMON_NOTE_CODES):
+        for note in sorted(outcome.notes, key=lambda note: note.code in FREQUENT_NOTE_CODES):
             if note.code != EVIDENCE_OUTSIDE_LUNGS_CODE:  # this note is shown next to the figure
-                role = "muted" if note.code in COMMON_NOTE_CODES else "warning"
+                role = "muted" if note.code in FREQUENT_NOTE_CODES else "warning"
                 column.addWidget(make_label(self._translator.reason(note), role=role))
         for said in found:
             self._add_finding(column, said)
