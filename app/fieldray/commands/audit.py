@@ -316,7 +316,7 @@ def _print(report: AuditReport, console: Console) -> None:
 
     texts = AuditText(report, Translator())
     *others, _ = texts.blocks_after_charts()
-    shown = texts.disagreements(_SHOWN)
+    shown = texts.misclassified_table(_SHOWN)
     console.print_lines(("", texts.title, *console_lines((*texts.blocks_before_charts(), *others, shown))))
     if (left := len(report.audit.misclassified) - len(shown.rows)) > 0:
         console.print_line(f"  and {left} more mistakes; --json FILE or --out DIR writes all mistakes")

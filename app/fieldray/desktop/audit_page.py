@@ -214,7 +214,9 @@ class AuditPage(Page):
         page = QWidget()
         figures = row_layout(None, (self._make_figures(audit), 1), self._make_charts(audit), spacing=24)
         found = card(make_label(audit.title, role="title"), figures, self._make_buttons(audit.report))
-        sentences = card(*map(make_label, (*audit.notes(), *audit.drift_sentences(), audit.proposal_text())))
+        sentences = card(
+            *map(make_label, (*audit.notes(), *audit.drift_sentences(), audit.operating_point_proposal_text()))
+        )
         others = [
             card(*_shown(blocks)) for blocks in (audit.subgroup_blocks(), audit.pack_comparison_blocks()) if blocks
         ]
@@ -270,7 +272,7 @@ class AuditPage(Page):
         return row_layout(None, self.save_button, self.take_button, 1)
 
     def _make_disagreements(self, audit: AuditText) -> QWidget:
-        found, cases = audit.disagreements(), audit.report.audit.misclassified
+        found, cases = audit.misclassified_table(), audit.report.audit.misclassified
         heading = make_label(found.title, role="heading")
         if not cases:
             return card(heading)
@@ -293,7 +295,9 @@ class AuditPage(Page):
         ask_for_paths(self, title, mode, lambda paths: save(paths[0]), translator)
 
     def _offer_local_point(self, report: AuditReport) -> None:
-        dialog = LocalOperatingPointDialog(AuditText(report, self._translator).proposal_text(), self._translator, self)
+        dialog = LocalOperatingPointDialog(
+            AuditText(report, self._translator).operating_point_proposal_text(), self._translator, self
+        )
         dialog.accepted.connect(
             lambda: self._auditing.store_operating_point(dialog.name.text().strip(), dialog.person.text().strip())
         )

@@ -185,7 +185,7 @@ class AuditText(AuditSubjectText):
         )
         return out or [steady]
 
-    def proposal_text(self) -> str:
+    def operating_point_proposal_text(self) -> str:
         """Return the sentences about the local operating point that the audit proposes."""
         found, text = self.report.proposal, self.translator.text
         wanted, values = found.goal, {}
@@ -423,7 +423,7 @@ class AuditText(AuditSubjectText):
         Long texts are cut, so that no part exceeds a page.
         """
         text = self.translator.text
-        said = (*self.notes(), *self.drift_sentences(), self.proposal_text())
+        said = (*self.notes(), *self.drift_sentences(), self.operating_point_proposal_text())
         return (
             Paragraph(research_only_notice(self.translator), "notice"),
             FieldList("", tuple(Field(label, shorten(fact)) for label, fact in self.facts())),
@@ -447,12 +447,12 @@ class AuditText(AuditSubjectText):
             *self.subgroup_blocks(),
             *self.threshold_plan_blocks(),
             *self.pack_comparison_blocks(),
-            self.disagreements(),
+            self.misclassified_table(),
         )
 
     # ---- disagreements
 
-    def disagreements(self, max_rows: int | None = None) -> Table:
+    def misclassified_table(self, max_rows: int | None = None) -> Table:
         """Return a table of the images, examinations or patients that the pack falsely referred or missed.
 
         Mistakes with the clearest scores come first.

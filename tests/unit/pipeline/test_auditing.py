@@ -365,6 +365,6 @@ def test_an_audit_uses_the_packs_class_names_and_names_overruled_images(store: R
     own = dataclasses.replace(model, manifest=dataclasses.replace(model.manifest, class_names=named))
     report = audit_run(store.path, PackOfRun(run_id), AuditRequest(label_source="folders", unit="image"), model=own)
     words = AuditText(report, Translator("uk"))
-    assert {row[4] for row in words.disagreements().rows} >= {"Не виявлено", "Невизначено"}
+    assert {row[4] for row in words.misclassified_table().rows} >= {"Не виявлено", "Невизначено"}
     assert any("Ознаки" in figure.name for figure in words.figure_rows())
     assert [dict(note.parameters) for note in report.audit.notes if note.code == "asked_for_images"] == [{"count": "3"}]
