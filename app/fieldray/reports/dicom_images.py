@@ -26,7 +26,7 @@ from fieldray.domain.finding import lungs_of, reason_of
 from fieldray.domain.image import ShownImage
 from fieldray.paths import asset_path
 from fieldray.reports.dicom_instance import (
-    SECONDARY_CAPTURE,
+    SECONDARY_CAPTURE_SOP_CLASS_UID,
     DicomImageReference,
     ReportedImage,
     can_be_referenced,
@@ -92,7 +92,7 @@ def secondary_capture(subject: ReportedImage, shown: ShownImage, wording: Wordin
 
     The compression is JPEG Baseline, the only colour compression that every archive accepts.
     """
-    dataset = new_dicom_object(subject, "sc", SECONDARY_CAPTURE, title="what was shown")
+    dataset = new_dicom_object(subject, "sc", SECONDARY_CAPTURE_SOP_CLASS_UID, title="what was shown")
     dataset.ConversionType = "WSD"
     dataset.ImageType = ["DERIVED", "SECONDARY"]
     dataset.PatientOrientation = ""

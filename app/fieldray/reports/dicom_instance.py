@@ -52,7 +52,7 @@ def derived_uid(*parts: object) -> str:
     return f"2.25.{uuid.UUID(bytes=digest[:16], version=5).int}"
 
 
-def has_study(ref: ImageRef) -> bool:
+def has_valid_study_uid(ref: ImageRef) -> bool:
     """Return whether the image has a valid Study Instance UID, so that an archive may already have the study."""
     return ref.kind == "dicom" and is_valid_uid(ref.header.study_instance_uid)
 
@@ -61,12 +61,12 @@ def can_be_referenced(ref: ImageRef) -> bool:
     """Return whether the image has all valid UIDs that a DICOM reference needs."""
     header = ref.header
     uids = (header.sop_class_uid, header.sop_instance_uid, header.series_instance_uid)
-    return has_study(ref) and all(map(is_valid_uid, uids))
+    return has_valid_study_uid(ref) and all(map(is_valid_uid, uids))
 
 
 DicomObjectKind = Literal["sr", "sc", "seg"]
 
-SECONDARY_CAPTURE: Final = "1.2.840.10008.5.1.4.1.1.7"
+SECONDARY_CAPTURE_SOP_CLASS_UID: Final = "1.2.840.10008.5.1.4.1.1.7"
 PROGRAM_NAME: Final = "Fieldray"
 _TIME: Final = re.compile(r"([01][0-9]|2[0-3])([0-5][0-9]([0-5][0-9](\.[0-9]{1,6})?)?)?")
 _MODALITIES: Final[dict[DicomObjectKind, str]] = {"sr": "SR", "sc": "OT", "seg": "SEG"}
@@ -126,12 +126,12 @@ class ReportedImage:
     @property
     def study_uid(self) -> str:
         """The Study Instance UID of the image; without a valid UID, a UID derived from the image's content."""
-        if has_study(self.ref):
+        if has_valid_study_uid(self.ref):
             return self.ref.header.study_instance_uid
         return derived_uid("study", self.outcome.facts.content_sha256 or self.ref.key)
 
     @property
-    def run_time(self) -> datetime.datetime:
+    def run_end_or_start_time(self) -> datetime.datetime:
         """The time at which the run ended, or began if the run has not ended.
 
         The time is local and has no time zone, as modalities write times.
@@ -146,7 +146,7 @@ class ReportedImage:
         what  "object" or "series": whose UID to return
         """
         pack, options = self.stored_run.pack, self.stored_run.options
-        run = (self.stored_run.run.run_id, self.run_time.timestamp(), installation_number(self.stored_run))
+        run = (self.stored_run.run.run_id, self.run_end_or_start_time.timestamp(), installation_number(self.stored_run))
         made = (pack.model_sha256, pack.settings_hash, self.stored_run.run.spec.program_version)
         subject_key = (self.ref.patient_study_key, self.header.patient_id)
         common = (kind, what, *made, *run, self.study_uid, *subject_key, options.language)
@@ -176,7 +176,7 @@ class ReportedImage:
         if own is not None or (captures is not None and self.work_list_number not in captures):
             return own
         return DicomImageReference(
-            sop_class_uid=SECONDARY_CAPTURE,
+            sop_class_uid=SECONDARY_CAPTURE_SOP_CLASS_UID,
             sop_instance_uid=self.object_or_series_uid("sc"),
             series_uid=self.object_or_series_uid("sc", "series"),
             study_uid=self.study_uid,
@@ -223,7 +223,7 @@ def new_dicom_object(subject: ReportedImage, kind: DicomObjectKind, sop_class_ui
     dataset = Dataset()
     dataset.SpecificCharacterSet = "ISO_IR 192"
     dataset.SOPClassUID, dataset.SOPInstanceUID = sop_class_uid, subject.object_or_series_uid(kind)
-    run_time = subject.run_time
+    run_time = subject.run_end_or_start_time
     dataset.InstanceCreationDate = dataset.ContentDate = dataset.SeriesDate = f"{run_time:%Y%m%d}"
     dataset.InstanceCreationTime = dataset.ContentTime = dataset.SeriesTime = f"{run_time:%H%M%S}"
     dataset.InstanceNumber = subject.work_list_number
@@ -312,7 +312,7 @@ def _add_study(dataset: Dataset, subject: ReportedImage) -> None:
     dataset.StudyTime = header.study_time if _TIME.fullmatch(header.study_time) else ""
     dataset.ReferringPhysicianName = ""
     dataset.StudyID, dataset.AccessionNumber = _text(header.study_id)[:16], _text(header.accession_number)[:16]
-    if not has_study(ref):
+    if not has_valid_study_uid(ref):
         dataset.StudyDescription = _WITHOUT_STUDY if ref.kind == "dicom" else _WITHOUT_DICOM
 
 
