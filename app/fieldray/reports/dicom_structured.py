@@ -42,13 +42,13 @@ from fieldray.translation import Translator
 FIELDRAY_CODING_SCHEME: Final = "99FIELDRAY"
 UNITLESS_CODE: Final = ("1", "UCUM", "no units")
 PERCENT_CODE: Final = ("%", "UCUM", "percent")
-SOURCE_OF_MEASUREMENT: Final = ("121112", "DCM", "Source of Measurement")
+SOURCE_OF_MEASUREMENT_CODE: Final = ("121112", "DCM", "Source of Measurement")
 _MAX_TEXT_CHARACTERS: Final = 1024
 
-Code = tuple[str, str, str]
+CodeSchemeMeaning = tuple[str, str, str]
 
 
-def content_item(relationship: str, kind: str, name: Code | None = None, **value: object) -> Dataset:
+def content_item(relationship: str, kind: str, name: CodeSchemeMeaning | None = None, **value: object) -> Dataset:
     """Make a content item of a structured report.
 
     relationship  relationship to the item that contains this item, such as "CONTAINS"
@@ -60,7 +60,7 @@ def content_item(relationship: str, kind: str, name: Code | None = None, **value
     return dicom_item(RelationshipType=relationship, ValueType=kind, **named, **value)
 
 
-def code_sequence(code: Code) -> Dataset:
+def code_sequence(code: CodeSchemeMeaning) -> Dataset:
     """Return a code as a DICOM sequence item. A code of more than 16 characters becomes a Long Code Value."""
     value, scheme, meaning = code
     if len(value) <= 16:
@@ -68,7 +68,7 @@ def code_sequence(code: Code) -> Dataset:
     return dicom_item(LongCodeValue=value, CodingSchemeDesignator=scheme, CodeMeaning=meaning[:64])
 
 
-def container_item(name: Code, items: list[Dataset]) -> Dataset:
+def container_item(name: CodeSchemeMeaning, items: list[Dataset]) -> Dataset:
     """Make a content item of a structured report that contains these items.
 
     name  concept name of the container
@@ -84,12 +84,12 @@ def template_item(number: str) -> list[Dataset]:
     return [dicom_item(MappingResource="DCMR", TemplateIdentifier=number)]
 
 
-def code_item(relationship: str, name: Code, value: Code) -> Dataset:
+def code_item(relationship: str, name: CodeSchemeMeaning, value: CodeSchemeMeaning) -> Dataset:
     """Make a content item of a structured report from a relationship ("CONTAINS"), a concept name and a coded value."""
     return content_item(relationship, "CODE", name, ConceptCodeSequence=[code_sequence(value)])
 
 
-def text_item(relationship: str, name: Code, text: str) -> Dataset:
+def text_item(relationship: str, name: CodeSchemeMeaning, text: str) -> Dataset:
     """Make a content item of a structured report with a text. The text is cut to the permitted length.
 
     relationship  relationship to the item that contains this item, such as "CONTAINS"
@@ -105,7 +105,7 @@ def comment_item(text: str) -> Dataset:
     return text_item("CONTAINS", ("121106", "DCM", "Comment"), text)
 
 
-def uid_item(name: Code, uid: str) -> Dataset:
+def uid_item(name: CodeSchemeMeaning, uid: str) -> Dataset:
     """Make a content item of a structured report with the UID of an observed object or of an observer.
 
     name  concept name of the item
@@ -113,7 +113,7 @@ def uid_item(name: Code, uid: str) -> Dataset:
     return content_item("HAS OBS CONTEXT", "UIDREF", name, UID=uid)
 
 
-def image_item(name: Code | None, source: DicomImageReference) -> Dataset:
+def image_item(name: CodeSchemeMeaning | None, source: DicomImageReference) -> Dataset:
     """Make a content item of a structured report that refers to an image.
 
     name  concept name of the item, or None for an item without a name
@@ -121,7 +121,7 @@ def image_item(name: Code | None, source: DicomImageReference) -> Dataset:
     return content_item("CONTAINS", "IMAGE", name, ReferencedSOPSequence=[image_reference_item(source)])
 
 
-def number_item(name: Code, value: float, unit: Code) -> Dataset:
+def number_item(name: CodeSchemeMeaning, value: float, unit: CodeSchemeMeaning) -> Dataset:
     """Make a content item of a structured report with a number and the unit of the number.
 
     name  concept name of the item
@@ -176,9 +176,9 @@ def structured_report(subject: ReportedImage) -> Dataset:
         )
     ]
     if subject.source is not None:
-        dataset.CurrentRequestedProcedureEvidenceSequence = [evidence_item(subject.source)]
+        dataset.CurrentRequestedProcedureEvidenceSequence = [evidence_sequence_item(subject.source)]
     if priors := [found for pair in subject.prior_comparisons if (found := prior_image_reference(pair))]:
-        dataset.PertinentOtherEvidenceSequence = [evidence_item(found) for found in dict.fromkeys(priors)]
+        dataset.PertinentOtherEvidenceSequence = [evidence_sequence_item(found) for found in dict.fromkeys(priors)]
     dataset.ValueType, dataset.ContinuityOfContent = "CONTAINER", "SEPARATE"
     dataset.ConceptNameCodeSequence = [code_sequence_item("126000", "DCM", "Imaging Measurement Report")]
     dataset.ContentTemplateSequence = template_item("1500")
@@ -205,7 +205,7 @@ def _group(subject: ReportedImage, finding: Finding) -> Dataset:
     items = [
         code_item("CONTAINS", ("121071", "DCM", "Finding"), label_code(finding.label, manifest)),
         *_algorithm(subject),
-        *([image_item(SOURCE_OF_MEASUREMENT, subject.source)] if subject.source else []),
+        *([image_item(SOURCE_OF_MEASUREMENT_CODE, subject.source)] if subject.source else []),
         number_item(("score", FIELDRAY_CODING_SCHEME, "Calibrated score"), finding.score, UNITLESS_CODE),
         *(_point(point) if point else ()),
         code_item("CONTAINS", ("decision", FIELDRAY_CODING_SCHEME, "Decision of the program"), decision),
@@ -221,7 +221,7 @@ def _group(subject: ReportedImage, finding: Finding) -> Dataset:
     )
 
 
-def label_code(label: str, manifest: Manifest | None) -> Code:
+def label_code(label: str, manifest: Manifest | None) -> CodeSchemeMeaning:
     """Return the DICOM code of a pack's label: code, coding scheme and meaning.
 
     The coding scheme is SNOMED CT or DICOM if the pack's manifest names one of them, else the program's own scheme.
@@ -313,7 +313,7 @@ def _image_library(source: DicomImageReference) -> Dataset:
     return container_item(("111028", "DCM", "Image Library"), [group])
 
 
-def evidence_item(source: DicomImageReference) -> Dataset:
+def evidence_sequence_item(source: DicomImageReference) -> Dataset:
     """Return the entry of an image in the list of evidence of a structured report (PS3.3 C.17.2.1)."""
     series = dicom_item(
         SeriesInstanceUID=source.series_uid, ReferencedSOPSequence=[image_reference_item(replace(source, frame=None))]
@@ -339,7 +339,7 @@ def _pair_group(subject: ReportedImage, pair: ComparisonRecord) -> Dataset:
     prior, date = prior_image_reference(pair), pair.prior_header.study_date
     which = prior.sop_instance_uid if prior else (date, pair.prior_header.study_time)
     items = [
-        *([image_item(SOURCE_OF_MEASUREMENT, subject.source)] if subject.source else []),
+        *([image_item(SOURCE_OF_MEASUREMENT_CODE, subject.source)] if subject.source else []),
         *([image_item(_PRIOR, prior)] if prior else []),
         *([content_item("CONTAINS", "DATE", _STUDY_DATE, Date=date)] if DICOM_DATE_PATTERN.fullmatch(date) else []),
         *_figures(pair),
