@@ -233,7 +233,9 @@ class AuditPage(Page):
             "threshold, and proposes this threshold as the local operating point."
         )
         *_, workload = audit.charts()
-        chart = AuditChart(workload, alt_text=workload.titles[0], translator=self._translator, theme=self._theme)
+        chart = AuditChart(
+            workload, alt_text=workload.chart_and_axis_titles[0], translator=self._translator, theme=self._theme
+        )
         said = column_layout(None, *_shown((*blocks[:1], Paragraph(how))), 1)
         tables = _shown(blocks[1:])
         self.steps = next(part for part in tables if isinstance(part, QTableWidget))
@@ -386,7 +388,7 @@ class AuditChart(QWidget):
     def __init__(self, chart: ShareChart, *, alt_text: str, translator: Translator, theme: Theme) -> None:
         super().__init__()
         self._chart, self._translator, self._theme = chart, translator, theme
-        self.setAccessibleName(without_markup(chart.titles[0]))
+        self.setAccessibleName(without_markup(chart.chart_and_axis_titles[0]))
         self.setAccessibleDescription(without_markup(alt_text))
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
 
@@ -405,14 +407,14 @@ class AuditChart(QWidget):
         self._draw_axes(painter, box, height)
         painter.setPen(QPen(colour(self._theme, "accent"), 2))
         painter.drawPolyline(QPolygonF([_at(box, x, y) for x, y in self._chart.line]))
-        for x, y, low, high in self._chart.marks:
+        for x, y, low, high in self._chart.marks_with_intervals:
             painter.drawLine(_at(box, x, low), _at(box, x, high))
             painter.setBrush(colour(self._theme, "accent"))
             painter.drawEllipse(_at(box, x, y), _DOT, _DOT)
         painter.end()
 
     def _draw_axes(self, painter: QPainter, box: QRectF, height: int) -> None:
-        title, x_title, y_title = map(without_markup, self._chart.titles)
+        title, x_title, y_title = map(without_markup, self._chart.chart_and_axis_titles)
         painter.setPen(colour(self._theme, "text"))
         painter.drawText(QRectF(0, 0, self.width(), 1.4 * height), Qt.AlignmentFlag.AlignLeft, title)
         painter.setPen(QPen(colour(self._theme, "line"), 1))

@@ -284,10 +284,10 @@ class ResultPanel(QScrollArea):
 
     def _add_finding(self, column: QVBoxLayout, found: FindingText) -> None:
         text = self._translator.text
-        column.addWidget(make_label(found.sentence))
+        column.addWidget(make_label(found.decision_sentence))
         if found.performance:
             column.addWidget(make_label(found.performance.sentence))
-        column.addWidget(make_label(text("This pack looks for: {meaning}", meaning=found.meaning), role="muted"))
+        column.addWidget(make_label(text("This pack looks for: {meaning}", meaning=found.label_meaning), role="muted"))
         column.addWidget(make_label(text("Score {score}", score=found.score), role="title"))
         if found.operating_point_sentence:
             column.addWidget(make_label(found.operating_point_sentence, role="heading"))

@@ -408,11 +408,19 @@ class AuditText(AuditSubjectText):
             for one in found.calibration_bins
         )
         return (
-            ShareChart(titles=(text("ROC curve"), text("1 – specificity"), text("Sensitivity")), line=found.roc_points),
             ShareChart(
-                titles=(text("Calibration"), text("Mean score"), text("Observed share with the condition")), marks=marks
+                chart_and_axis_titles=(text("ROC curve"), text("1 – specificity"), text("Sensitivity")),
+                line=found.roc_points,
             ),
-            *([ShareChart(titles=workload, line=line)] if line else []),
+            ShareChart(
+                chart_and_axis_titles=(
+                    text("Calibration"),
+                    text("Mean score"),
+                    text("Observed share with the condition"),
+                ),
+                marks_with_intervals=marks,
+            ),
+            *([ShareChart(chart_and_axis_titles=workload, line=line)] if line else []),
         )
 
     # ---- parts of the report

@@ -153,14 +153,14 @@ def _write_panel(canvas: Image.Image, layout: CaptureLayout, subject: ReportedIm
     text = wording.image_text(subject.result)
     top, room = layout.image_height + 12, layout.columns - 2 * _EDGE
     leading = text.findings[0] if text.findings else None
-    head = text.class_name if leading is None else f"{text.class_name}   {leading.meaning} {leading.score}"
+    head = text.class_name if leading is None else f"{text.class_name}   {leading.label_meaning} {leading.score}"
     has_legend = has_heat_map(subject.outcome, subject.stored_run.manifest)
     head_font = _font_for(head, room - 190 * has_legend)
     canvas.paste(_COLOURS.get(text.category, _BRIGHT), (_EDGE, top), _line(head, head_font))
     top += 46
     first = wording.translator.reason(why) if (why := reason_of(subject.outcome)) else ""
     lines = (
-        (first or leading.sentence, leading.operating_point_sentence, leading.performance_sentence)
+        (first or leading.decision_sentence, leading.operating_point_sentence, leading.performance_sentence)
         if leading
         else (first,)
     )

@@ -26,7 +26,7 @@ from fieldray.reports.performance import MeasuredPerformance, class_performance
 from fieldray.translation import Translator
 
 _UNKNOWN: Final = re.compile("\N{REPLACEMENT CHARACTER}(?:[\N{REPLACEMENT CHARACTER}\\s]*\N{REPLACEMENT CHARACTER})?")
-MAX_LETTERS: Final = 300  # maximum length of a value; a note may be longer
+MAX_VALUE_LETTERS: Final = 300  # maximum length of a value; a note may be longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +90,9 @@ class FindingText:
     performance               how many of 100 images with the finding, and of 100 without the finding, are in each class
     """
 
-    meaning: str
+    label_meaning: str
     score: str
-    sentence: str
+    decision_sentence: str
     summary: str
     scale: ScoreScale
     operating_point_sentence: str = ""
@@ -126,9 +126,9 @@ def finding_texts(translator: Translator, outcome: Outcome, manifest: Manifest |
     findings, leading = outcome.findings if isinstance(outcome, ScreenedOutcome) else (), leading_finding(outcome)
     return tuple(
         FindingText(
-            meaning=label_meaning(translator, found.label, manifest),
+            label_meaning=label_meaning(translator, found.label, manifest),
             score=score_text(translator, found.score, found.point),
-            sentence=decision_sentence(translator, found),
+            decision_sentence=decision_sentence(translator, found),
             summary=_whole_sentence(translator, found, manifest),
             scale=_scale(translator, found),
             operating_point_sentence=operating_point_sentence(
@@ -262,12 +262,12 @@ class ShareChart:
     marks   x and y of each mark, and the lower and upper end of the interval of y
     """
 
-    titles: tuple[str, str, str]
+    chart_and_axis_titles: tuple[str, str, str]
     line: tuple[tuple[float, float], ...] = ()
-    marks: tuple[tuple[float, float, float, float], ...] = ()
+    marks_with_intervals: tuple[tuple[float, float, float, float], ...] = ()
 
 
-def shorten(text: str, *, max_letters: int = MAX_LETTERS) -> str:
+def shorten(text: str, *, max_letters: int = MAX_VALUE_LETTERS) -> str:
     """Return a text as one line with at most `max_letters` visible characters."""
     shown = escape_invisible_characters(text[:max_letters])
     return shown if len(text) <= max_letters and len(shown) <= max_letters else shown[: max_letters - 1] + "…"
@@ -278,7 +278,7 @@ def replace_undecoded_letters(text: str, translator: Translator) -> str:
     return _UNKNOWN.sub(translator.text("[not readable]"), text)
 
 
-def shorten_path(path: str, *, max_letters: int = MAX_LETTERS) -> str:
+def shorten_path(path: str, *, max_letters: int = MAX_VALUE_LETTERS) -> str:
     """Return a path with at most `max_letters` letters. A longer path is cut at its beginning, because its end says
     more.
     """

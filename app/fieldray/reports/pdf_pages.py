@@ -225,7 +225,7 @@ def _points(document: Document, findings: Sequence[FindingText]) -> None:
     """Draw the measured performance at the operating point of each finding."""
     for finding in findings:
         if len(findings) > 1:
-            document.add_paragraph(finding.meaning, style="B", size_pt=8.5, column=_RIGHT)
+            document.add_paragraph(finding.label_meaning, style="B", size_pt=8.5, column=_RIGHT)
         if finding.operating_point_sentence:
             document.add_paragraph(finding.operating_point_sentence, style="B", size_pt=8.5, column=_RIGHT)
             document.add_paragraph(finding.performance_sentence, size_pt=_SMALL, colour=MUTED_COLOUR, column=_RIGHT)
@@ -276,7 +276,9 @@ class AuditDocument(Document):
         top = self.y
         for index, chart in enumerate(charts):
             left = MARGIN_MM + 14 + index * (TEXT_WIDTH_MM / 2 + 2)
-            alt_text = ". ".join((chart.titles[0], *(f"{x:.2f} {y:.2f}" for x, y, *_ in chart.marks)))
+            alt_text = ". ".join(
+                (chart.chart_and_axis_titles[0], *(f"{x:.2f} {y:.2f}" for x, y, *_ in chart.marks_with_intervals))
+            )
             with self._tagged("Figure", alt_text=alt_text):
                 self._chart(chart, left, top + 6, ticks)
         self.set_y(top + _SIDE + 20)
@@ -291,7 +293,7 @@ class AuditDocument(Document):
         self.set_line_width(0.5)
         if chart.line:
             self.polyline([at(x, y) for x, y in chart.line])
-        for x, y, low, high in chart.marks:
+        for x, y, low, high in chart.marks_with_intervals:
             self.line(*at(x, low), *at(x, high))
             self.circle(*at(x, y), _DOT, style="F")
 
@@ -300,13 +302,13 @@ class AuditDocument(Document):
         self.set_line_width(0.2)
         self.rect(left, top, _SIDE, _SIDE)
         self.line(left, top + _SIDE, left + _SIDE, top)
-        self._label(chart.titles[0], left, top - 6, _SIDE, style="B", colour=TEXT_COLOUR)
+        self._label(chart.chart_and_axis_titles[0], left, top - 6, _SIDE, style="B", colour=TEXT_COLOUR)
         for index, text in zip(_TICKS, ticks, strict=True):
             self._label(text, left + index * _SIDE - 5, top + _SIDE + 0.5, 10)
             self._label(text, left - 9, top + (1 - index) * _SIDE - 2, 10)
-        self._label(chart.titles[1], left, top + _SIDE + 4.5, _SIDE)
+        self._label(chart.chart_and_axis_titles[1], left, top + _SIDE + 4.5, _SIDE)
         with self.rotation(90, x=left - 13, y=top + _SIDE):
-            self._label(chart.titles[2], left - 13, top + _SIDE, _SIDE)
+            self._label(chart.chart_and_axis_titles[2], left - 13, top + _SIDE, _SIDE)
 
     def _label(
         self, text: str, left: float, top: float, width: float, *, style: str = "", colour: Colour = MUTED_COLOUR
