@@ -28,7 +28,7 @@ from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.prior_image import ComparisonRecord
 from fieldray.domain.run import StoredResult
 from fieldray.formatting import DICOM_DATE_PATTERN
-from fieldray.reports.exporter import DICOM_WRITER, StoredRun, header_for_report, image_alias
+from fieldray.reports.exporter import DICOM_WRITER_NAME, StoredRun, header_for_report, image_alias
 
 _PATTERN: Final = re.compile(r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*))+")
 _MAX_UID_CHARACTERS: Final = 64
@@ -163,7 +163,7 @@ class ReportedImage:
     @property
     def prior_comparisons(self) -> tuple[ComparisonRecord, ...]:
         """The comparisons of this image with prior images that a person made."""
-        return self.stored_run.options.pairs_with_current(self.outcome)
+        return self.stored_run.options.comparisons_of_current_image(self.outcome)
 
     @property
     def source(self) -> DicomImageReference | None:
@@ -172,7 +172,7 @@ class ReportedImage:
         If the image's file has valid UIDs, these are the file's UIDs, else the UIDs of the image's secondary capture.
         None if the file has no valid UIDs and no secondary capture of the image is exported.
         """
-        own, captures = dicom_image_reference(self.ref), self.stored_run.capture_numbers
+        own, captures = dicom_image_reference(self.ref), self.stored_run.captured_work_list_numbers
         if own is not None or (captures is not None and self.work_list_number not in captures):
             return own
         return DicomImageReference(
@@ -279,7 +279,7 @@ def encode_dicom_file(dataset: Dataset, *, transfer_syntax: str = ExplicitVRLitt
     meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = dataset.SOPClassUID, dataset.SOPInstanceUID
     meta.TransferSyntaxUID = UID(transfer_syntax)
     meta.ImplementationClassUID = IMPLEMENTATION_CLASS_UID
-    meta.ImplementationVersionName = DICOM_WRITER
+    meta.ImplementationVersionName = DICOM_WRITER_NAME
     dataset.file_meta = meta
     stream = io.BytesIO()
     dcmwrite(stream, dataset, enforce_file_format=True)

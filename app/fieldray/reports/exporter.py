@@ -62,7 +62,7 @@ class ReportOptions:
     reader_name: str = ""
     prior_comparisons: tuple[ComparisonRecord, ...] = ()
 
-    def pairs_with_current(self, outcome: Outcome) -> tuple[ComparisonRecord, ...]:
+    def comparisons_of_current_image(self, outcome: Outcome) -> tuple[ComparisonRecord, ...]:
         """Return the comparisons in `prior_comparisons` in which the image of an outcome is the current image."""
         facts, frame = outcome.facts, outcome.ref.frame
         known = (
@@ -147,7 +147,7 @@ class StoredRun:
     pseudonym_key: bytes = b""
     read_preview: ReadPreview = lambda _result: None
     read_images: ReadImages = results_without_images
-    capture_numbers: frozenset[int] | None = None
+    captured_work_list_numbers: frozenset[int] | None = None
     report_omission: Callable[[StoredResult, Reason], None] = lambda _result, _why: None
 
     @property
@@ -211,21 +211,21 @@ class Exporter:
 
 # By these bytes a later export recognises files of this program: a comment after the header of a PDF document, and the
 # name of the writer in the file meta information of a DICOM object (PS3.10 7.1).
-PDF_VERSION: Final = "1.7\n%fieldray report"
-DICOM_WRITER: Final = "FIELDRAY_REPORT"
+PDF_VERSION_AND_PROGRAM_MARK: Final = "1.7\n%fieldray report"
+DICOM_WRITER_NAME: Final = "FIELDRAY_REPORT"
 _PREAMBLE: Final = 128
 _META_BYTES: Final = 1024
 
 
 def is_own_pdf(head: bytes) -> bool:
     """Return whether a file with the first bytes `head` is a PDF document of this program."""
-    return head.startswith(f"%PDF-{PDF_VERSION}\n".encode())
+    return head.startswith(f"%PDF-{PDF_VERSION_AND_PROGRAM_MARK}\n".encode())
 
 
 def is_own_dicom(head: bytes) -> bool:
     """Return whether a file with the first bytes `head` is a DICOM object made by this program."""
     meta = head[_PREAMBLE : _PREAMBLE + _META_BYTES]
-    return meta.startswith(b"DICM") and DICOM_WRITER.encode() in meta
+    return meta.startswith(b"DICM") and DICOM_WRITER_NAME.encode() in meta
 
 
 @functools.cache

@@ -21,7 +21,7 @@ from fieldray.domain.finding import Category
 from fieldray.formatting import research_only_notice
 from fieldray.paths import asset_path
 from fieldray.reports.document import Block, Field, FieldList, Paragraph, ScoreScale, Table, replace_undecoded_letters
-from fieldray.reports.exporter import PDF_VERSION
+from fieldray.reports.exporter import PDF_VERSION_AND_PROGRAM_MARK
 from fieldray.reports.pdf_fonts import (
     FONT_FAMILY,
     FPDF,
@@ -101,7 +101,7 @@ class Document(FPDF):
         self._running = running
         self._translator, self._unjoined = translator, set[str]()
         self._notice, self._marks = research_only_notice(translator), Counter[int]()
-        self.pdf_version = PDF_VERSION
+        self.pdf_version = PDF_VERSION_AND_PROGRAM_MARK
         self.alias_nb_pages("")  # no text stands for the number of pages
         self.set_title(title)
         self.set_lang(translator.language)

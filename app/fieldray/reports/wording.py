@@ -406,7 +406,7 @@ class Wording:
 
     def _about_priors(self, outcome: Outcome) -> Iterator[Field]:
         """Yield a line for each prior image that a person compared with the image: dates, names and results."""
-        text, pairs = self.translator.text, self._stored.options.pairs_with_current(outcome)
+        text, pairs = self.translator.text, self._stored.options.comparisons_of_current_image(outcome)
         for pair in pairs:
             uid = pair.prior_header.sop_instance_uid
             uid = uid if self._is_named else uid_alias(uid, key=self._stored.pseudonym_key)
