@@ -38,7 +38,7 @@ from fieldray.reports.exporter import (
     pseudonym_key,
     results_without_images,
 )
-from fieldray.reports.images import MapFileNames, overlay_spec, write_class_map, write_lung_mask, write_overlay
+from fieldray.reports.images import MapFileNames, overlay_input_spec, write_class_map, write_lung_mask, write_overlay
 from fieldray.settings import SETTING_ROWS, Settings, Value
 from fieldray.store.results import ResultQuery
 from fieldray.store.work_list import HistoryQuery
@@ -346,7 +346,7 @@ def _write(
         return has_lungs, False
     write_class_map(stem, outcome, manifest, inputs=inputs, lungs_pack=lungs_pack)
     try:
-        frame = overlay_spec(outcome.facts.rows, outcome.facts.columns)
+        frame = overlay_input_spec(outcome.facts.rows, outcome.facts.columns)
         seen = workers.analyse(AnalysisRequest(ref=outcome.ref, whole_image_input_spec=frame), model=None)
     except (UsageProblem, StorageProblem, PoolClosed):
         raise

@@ -200,7 +200,7 @@ class MapFileNames:
         Raises StorageProblem if a link leads out of the folder.
         """
         parts = [*_parts_below(ref.path, self._top), *(re.split(r"[/\\]", ref.zip_member) if ref.zip_member else [])]
-        names = [safe_name(part) for part in parts if part not in ("", ".", "..")] or ["image"]
+        names = [safe_file_name(part) for part in parts if part not in ("", ".", "..")] or ["image"]
         if ref.header.number_of_frames > 1:
             names[-1] += f"#{ref.frame}"
         free, number = self._folder.joinpath(*names), 1
@@ -231,7 +231,7 @@ def _parts_below(path: Path, top: Path | None) -> Sequence[str]:
     return path.parts
 
 
-def safe_name(part: str) -> str:
+def safe_file_name(part: str) -> str:
     """Return a name, similar to `part`, that every operating system accepts for a file or folder.
 
     The name never begins with a hyphen, because a command would take such a name for an option.
@@ -246,7 +246,7 @@ def safe_name(part: str) -> str:
 # ---- files of `--maps` and of comparisons
 
 
-def overlay_spec(rows: int, columns: int) -> InputSpec:
+def overlay_input_spec(rows: int, columns: int) -> InputSpec:
     """Return the specification for reading the pixels of an image's overlay file.
 
     The longer side has at most 1024 pixels.
@@ -361,10 +361,14 @@ def _companion(stem: Path, suffix: str) -> Path:
     return stem.with_name(stem.name + suffix)
 
 
-WARPED_PRIOR_NAME: Final = "warped_prior.png"
-OVERLAY_NAME: Final = "overlay.png"
-DISPLACEMENT_NAME: Final = "displacement.npy"
-_FILES: Final[Mapping[str, OutputKind]] = {WARPED_PRIOR_NAME: "png", OVERLAY_NAME: "png", DISPLACEMENT_NAME: "map"}
+WARPED_PRIOR_FILE_NAME: Final = "warped_prior.png"
+OVERLAY_FILE_NAME: Final = "overlay.png"
+DISPLACEMENT_FILE_NAME: Final = "displacement.npy"
+_FILES: Final[Mapping[str, OutputKind]] = {
+    WARPED_PRIOR_FILE_NAME: "png",
+    OVERLAY_FILE_NAME: "png",
+    DISPLACEMENT_FILE_NAME: "map",
+}
 _OPACITY: Final = 0.75
 _STRIP_PX: Final = 89
 _SWATCH_PX: Final = 12
@@ -388,9 +392,9 @@ def write_comparison(folder: Path, comparison: PairComparison, *, inputs: Sequen
         return ()
     aligned, comment = comparison.aligned_pair, pair_comparison_notice()
     contents = {
-        WARPED_PRIOR_NAME: png_bytes(Image.fromarray(aligned.warped_prior), comment=comment),
-        OVERLAY_NAME: png_bytes(pair_overlay(comparison.current, aligned), comment=comment),
-        DISPLACEMENT_NAME: npy_bytes(aligned.alignment.displacement),
+        WARPED_PRIOR_FILE_NAME: png_bytes(Image.fromarray(aligned.warped_prior), comment=comment),
+        OVERLAY_FILE_NAME: png_bytes(pair_overlay(comparison.current, aligned), comment=comment),
+        DISPLACEMENT_FILE_NAME: npy_bytes(aligned.alignment.displacement),
     }
     for name, data in contents.items():
         write_output(folder / name, _FILES[name], data, inputs=inputs)

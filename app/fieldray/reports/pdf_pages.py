@@ -18,7 +18,7 @@ from fieldray.reasons import Reason
 from fieldray.reports.audit import AuditText
 from fieldray.reports.document import Block, FindingText, ImageText, ShareChart, shorten
 from fieldray.reports.exporter import StoredRun
-from fieldray.reports.images import has_heat_map, heat_map_legend, image_as_shown, safe_name
+from fieldray.reports.images import has_heat_map, heat_map_legend, image_as_shown, safe_file_name
 from fieldray.reports.pdf_document import (
     ACCENT_COLOUR,
     CATEGORY_COLOURS,
@@ -87,7 +87,7 @@ def _free_name(parts: tuple[str, str], taken: set[str]) -> str:
     parts  person and day
     taken  names in use, to which the new name is added
     """
-    name = first = " ".join(filter(None, (safe_name(parts[0]), parts[1])))
+    name = first = " ".join(filter(None, (safe_file_name(parts[0]), parts[1])))
     number = 1
     while name.casefold() in taken:
         number += 1

@@ -22,7 +22,7 @@ from fieldray.imaging.discover import discover
 from fieldray.reasons import reason
 from fieldray.reports.images import (
     MapFileNames,
-    overlay_spec,
+    overlay_input_spec,
     pair_comparison_as_json,
     pair_overlay,
     require_writable_pair_files,
@@ -83,7 +83,7 @@ def test_the_class_map_of_a_crop_has_the_box_of_the_crop(tmp_path: Path) -> None
 
 
 def overlay(tmp_path: Path, outcome: ScreenedOutcome) -> np.ndarray:
-    spec = overlay_spec(ROWS, COLUMNS)
+    spec = overlay_input_spec(ROWS, COLUMNS)
     assert (spec.height, spec.width) == (ROWS, COLUMNS)
     grey = np.full((spec.height, spec.width), 100, np.uint8)
     write_overlay(tmp_path / "a.png", outcome, tiny_manifest(), grey=grey, inputs=())
@@ -110,8 +110,8 @@ def test_the_overlay_of_a_crop_is_coloured_inside_the_crop_alone(tmp_path: Path)
 
 
 def test_the_overlay_of_a_large_image_is_reduced() -> None:
-    assert (overlay_spec(4892, 4020).height, overlay_spec(4892, 4020).width) == (1024, 841)
-    assert (overlay_spec(64, 100).height, overlay_spec(64, 100).width) == (64, 100)
+    assert (overlay_input_spec(4892, 4020).height, overlay_input_spec(4892, 4020).width) == (1024, 841)
+    assert (overlay_input_spec(64, 100).height, overlay_input_spec(64, 100).width) == (64, 100)
 
 
 def test_maps_in_a_zip_are_not_screened(tmp_path: Path) -> None:
