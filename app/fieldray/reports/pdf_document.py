@@ -26,10 +26,10 @@ from fieldray.reports.pdf_fonts import (
     FONT_FAMILY,
     FPDF,
     Align,
-    FontWriter,
+    FullFontDocumentWriter,
+    FullyEmbeddedFont,
     MethodReturnValue,
     ViewerPreferences,
-    WholeFont,
     XPos,
     YPos,
     break_lines,
@@ -443,7 +443,7 @@ class Document(FPDF):
                 self.set_y(-_FOOT + 4)
                 self._set("", 8, MUTED_COLOUR)
                 self.cell(TEXT_WIDTH_MM, 5, f"{page} / {len(self.pages)}", align=Align.R)
-        return bytes(self.output(output_producer_class=FontWriter))
+        return bytes(self.output(output_producer_class=FullFontDocumentWriter))
 
     # ---- drawing
 
@@ -463,7 +463,7 @@ class Document(FPDF):
         width  width of the lines in mm
         """
         font = self.current_font
-        assert isinstance(font, WholeFont)
+        assert isinstance(font, FullyEmbeddedFont)
         return break_lines(text, font, 1000 * width * self.k / self.font_size_pt)
 
     def _height(self, text: str, width: float, line: float) -> float:

@@ -58,7 +58,7 @@ _MAX_CACHED_TEXTS: Final = 4096  # number of texts whose lines are cached
 _BREAKING: Final = frozenset("\n\r\f\u00ad")  # break characters other than spaces
 
 
-class WholeFont(TTFFont):
+class FullyEmbeddedFont(TTFFont):
     """A font file that is embedded unchanged in every document, so that a letter has one code in all documents."""
 
     def __init__(self, style: str, number: int) -> None:
@@ -68,15 +68,15 @@ class WholeFont(TTFFont):
         self.subset = _Codes({letter: code for code, letter in enumerate(sorted(self.cmap), 1)})  # type: ignore[assignment]
 
     @property
-    def codes(self) -> Mapping[int, int]:
+    def letter_codes(self) -> Mapping[int, int]:
         """The codes of the letters in PDF documents with this font. The keys are Unicode code points."""
         return cast("_Codes", self.subset).codes
 
 
 @cache
-def standard_fonts() -> tuple[WholeFont, ...]:
+def standard_fonts() -> tuple[FullyEmbeddedFont, ...]:
     """Return the fonts that every document contains: plain and bold."""
-    return tuple(WholeFont(style, number) for number, style in enumerate(_STYLES, 1))
+    return tuple(FullyEmbeddedFont(style, number) for number, style in enumerate(_STYLES, 1))
 
 
 def escape_missing_letters(text: str, document: FPDF) -> str:
@@ -84,7 +84,7 @@ def escape_missing_letters(text: str, document: FPDF) -> str:
 
     document  the document, to which fonts for unusual letters are added
     """
-    lacking = {*map(ord, text)} - standard_fonts()[0].codes.keys()
+    lacking = {*map(ord, text)} - standard_fonts()[0].letter_codes.keys()
     for family, (name, may_have) in _FURTHER.items():
         if any(letter in may_have for letter in lacking - _NEVER_DRAWN):
             if family not in document.fonts:
@@ -154,27 +154,27 @@ class _Codes:
         return code
 
 
-class FontWriter(OutputProducer):
+class FullFontDocumentWriter(OutputProducer):
     """Writes a document and embeds each `WholeFont` unchanged (ISO 32000-1, 9.7). fpdf2 alone would subset fonts."""
 
     def _add_fonts(self, *drawn: Any) -> dict[int, Any]:
         fonts = self.fpdf.fonts
-        ours = {key: font for key, font in fonts.items() if isinstance(font, WholeFont)}
+        ours = {key: font for key, font in fonts.items() if isinstance(font, FullyEmbeddedFont)}
         for key in ours:
             del fonts[key]
         found = dict(super()._add_fonts(*drawn))
         fonts.update(ours)
         return found | {font.i: self._add_whole(font) for font in ours.values()}
 
-    def _add_whole(self, font: WholeFont) -> PDFFont:
+    def _add_whole(self, font: FullyEmbeddedFont) -> PDFFont:
         name = f"FIELDR+{font.name}"
         whole = self._added(PDFFont("Type0", name, "Identity-H"))
-        widths = " ".join(f"{font.cw[letter]:.0f}" for letter in font.codes)
+        widths = " ".join(f"{font.cw[letter]:.0f}" for letter in font.letter_codes)
         glyphs = self._added(PDFFont("CIDFontType2", name, d_w=font.desc.missing_width, w=f"[1 [{widths}]]"))
         whole.descendant_fonts = PDFArray([glyphs])
-        whole.to_unicode = self._added(PDFContentStream(_unicode_map(font.codes)))
+        whole.to_unicode = self._added(PDFContentStream(_unicode_map(font.letter_codes)))
         glyphs.c_i_d_system_info = self._added(CIDSystemInfo())
-        numbers = b"".join(font.glyph_ids[letter].to_bytes(2, "big") for letter in font.codes)
+        numbers = b"".join(font.glyph_ids[letter].to_bytes(2, "big") for letter in font.letter_codes)
         glyphs.c_i_d_to_g_i_d_map = self._added(PDFContentStream(b"\0\0" + numbers, compress=True))
         descriptor = self._added(copy(font.desc))
         descriptor.font_name = Name(name)
@@ -210,7 +210,7 @@ _MARKS: Final = "-_/\\"
 
 
 @lru_cache(_MAX_CACHED_TEXTS)
-def break_lines(text: str, font: WholeFont, limit: float) -> tuple[str, ...] | None:
+def break_lines(text: str, font: FullyEmbeddedFont, limit: float) -> tuple[str, ...] | None:
     """Break a text into lines, as `FPDF.multi_cell` does.
 
     A word that is too long, such as a file name, is broken after a hyphen, underscore or slash. Returns None if the
@@ -218,7 +218,7 @@ def break_lines(text: str, font: WholeFont, limit: float) -> tuple[str, ...] | N
 
     limit  maximum width of a line, in thousandths of the letter size
     """
-    if not _BREAKING.isdisjoint(text) or not font.codes.keys() >= set(map(ord, text)):
+    if not _BREAKING.isdisjoint(text) or not font.letter_codes.keys() >= set(map(ord, text)):
         return None
     ends = list(accumulate(font.cw[ord(letter)] for letter in text))
     found: list[str] = []

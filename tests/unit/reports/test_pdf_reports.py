@@ -29,8 +29,8 @@ from fieldray.reports.pdf_document import Column, Document
 from fieldray.reports.pdf_fonts import (
     FONT_FAMILY,
     Align,
+    FullyEmbeddedFont,
     MethodReturnValue,
-    WholeFont,
     break_lines,
     escape_missing_letters,
     standard_fonts,
@@ -399,7 +399,7 @@ def test_line_breaks_equal_those_of_the_library() -> None:
     for text in ("".join(random.choices("abc W.Ї\xa0", k=random.randrange(1, 90))) for _ in range(150)):
         made.set_font(FONT_FAMILY, random.choice(["", "B"]), 9)
         width, font = random.uniform(8, 60), made.current_font
-        assert isinstance(font, WholeFont)
+        assert isinstance(font, FullyEmbeddedFont)
         broken = made.multi_cell(width, 4, text, align=Align.L, dry_run=True, output=MethodReturnValue.LINES)
         assert break_lines(text, font, 1000 * width * made.k / 9) == tuple(broken)  # type: ignore[arg-type]
     for text in ("a\nb", "a\u00adb", "山"):
