@@ -38,8 +38,8 @@ class SettingRow:
     label: str
     default: Value
     allowed: Sequence[str] | Callable[[], Sequence[str]] = ()
-    low: float = 0
-    high: float = 0
+    min_value: float = 0
+    max_value: float = 0
     is_in_dialog: bool = True
 
     @property
@@ -53,8 +53,10 @@ class SettingRow:
             return reason("setting_type", key=self.key, value=value, kind=type(self.default).__name__)
         if self.choices and value not in self.choices:
             return reason("setting_choice", key=self.key, value=value, known=", ".join(self.choices))
-        if self.high > self.low and not self.low <= float(str(value)) <= self.high:
-            return reason("setting_range", key=self.key, value=value, low=f"{self.low:g}", high=f"{self.high:g}")
+        if self.max_value > self.min_value and not self.min_value <= float(str(value)) <= self.max_value:
+            return reason(
+                "setting_range", key=self.key, value=value, low=f"{self.min_value:g}", high=f"{self.max_value:g}"
+            )
         return None
 
 
@@ -70,16 +72,16 @@ SETTING_ROWS: Final[tuple[SettingRow, ...]] = (
     SettingRow(key="hide_patient", label="Hide patient names and IDs", default=False),
     SettingRow(key="keep_folders", label="Remember recent folders", default=True),
     SettingRow(key="reader", label="Your name and role, for the verdicts in reports", default=""),
-    SettingRow(key="heat_map_opacity", label="Heat map opacity, percent", default=45, low=0, high=100),
+    SettingRow(key="heat_map_opacity", label="Heat map opacity, percent", default=45, min_value=0, max_value=100),
     SettingRow(key="device", label="Device that runs the model", default="auto", allowed=device_choices),
     SettingRow(key="policy", label="Device that runs the model if an Edge TPU (Coral USB Accelerator) is connected",
         default="accelerator", allowed=("accelerator", "fastest", "both")),
     SettingRow(key="edgetpu_clock", label="Clock speed of the Edge TPU (highest: risk of skin burns)",
         default="std", allowed=("std", "max")),
-    SettingRow(key="decoders", label="Files read at the same time (0: one per CPU core)", default=0, low=0, high=64),
-    SettingRow(key="decode_timeout_s", label="Time limit for reading one file, seconds", default=60, low=5, high=600),
-    SettingRow(key="decode_memory_mb", label="Memory limit for reading one file, megabytes", default=2048, low=512,
-        high=16384),
+    SettingRow(key="decoders", label="Files read at the same time (0: one per CPU core)", default=0, min_value=0, max_value=64),
+    SettingRow(key="decode_timeout_s", label="Time limit for reading one file, seconds", default=60, min_value=5, max_value=600),
+    SettingRow(key="decode_memory_mb", label="Memory limit for reading one file, megabytes", default=2048, min_value=512,
+        max_value=16384),
     SettingRow(key="keep_previews", label="Keep a small preview of each image with its result", default=True),
     SettingRow(key="verify_files", label="Verify full file contents when a run resumes (slower)", default=False),
     SettingRow(key="pack", label="Default pack", default="", is_in_dialog=False),

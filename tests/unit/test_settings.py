@@ -122,9 +122,9 @@ def test_every_setting_keeps_its_limits(row: SettingRow) -> None:
     if isinstance(row.default, bool):
         wrong.append(1)
     elif isinstance(row.default, int):
-        wrong += [True, row.low - 1, row.high + 1, float(row.default)]
+        wrong += [True, row.min_value - 1, row.max_value + 1, float(row.default)]
     assert [value for value in wrong if row.problem(value) is None] == []
-    numbers = [True, False] if isinstance(row.default, bool) else [int(row.low), int(row.high)]
+    numbers = [True, False] if isinstance(row.default, bool) else [int(row.min_value), int(row.max_value)]
     right = row.choices or (["", "any"] if is_free_text else numbers)
     assert [value for value in right if row.problem(value) is not None] == []
 

@@ -385,7 +385,7 @@ class SettingsDialog(QDialog):
             line.setMaxLength(_LONGEST_TEXT)
             self._read[row.key] = lambda: line.text().strip()
             return line
-        number = number_box(int(row.low), int(row.high), int(value))
+        number = number_box(int(row.min_value), int(row.max_value), int(value))
         number.lineEdit().setTextMargins(_FORM_MARGIN, 0, 0, 0)
         self._read[row.key] = number.value
         return number
