@@ -64,7 +64,7 @@ class Translator:
             for name, value in why.parameters
         }
         values |= {
-            name: self.name_or_substitute(value)
+            name: self.name_unless_hidden(value)
             for name, value in values.items()
             if name not in NON_IDENTIFYING_PARAMETERS
         }
@@ -74,7 +74,7 @@ class Translator:
             found = self._catalogue.gettext(template)
         return _filled(found, why.template, values)
 
-    def name_or_substitute(self, name: str, *, row_id: int | None = None) -> str:
+    def name_unless_hidden(self, name: str, *, row_id: int | None = None) -> str:
         """Return the name of a patient, a file or a folder; while names are hidden, return a substitute text.
 
         row_id  number of the image's row, which the substitute text then contains; None for a text without a number

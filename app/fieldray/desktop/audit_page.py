@@ -166,7 +166,7 @@ class AuditPage(Page):
         auditing, is_table = self._auditing, self.labels.currentData() == "table"
         self.table_button.setVisible(is_table)
         if self._table is not None:
-            self.table_button.setText(self._translator.name_or_substitute(self._table.name))
+            self.table_button.setText(self._translator.name_unless_hidden(self._table.name))
         self._offer(auditing.comparable_runs)
         self.button.setEnabled(auditing.can_audit and not (is_table and self._table is None))
         text = ""
@@ -279,7 +279,7 @@ class AuditPage(Page):
         if not cases:
             return card(heading)
         how = self._translator.text("To see an image, double-click the row or select the row and press Enter.")
-        names = [self._translator.name_or_substitute(Path(case.image).name, row_id=case.row_id) for case in cases]
+        names = [self._translator.name_unless_hidden(Path(case.image).name, row_id=case.row_id) for case in cases]
         rows = [(*row[:2], row[4], name) for row, name in zip(found.rows, names, strict=True)]
         self.disagreements = read_only_table([found.columns[column] for column in (0, 1, 4, 3)], rows)
         self.disagreements.setAccessibleName(found.title)

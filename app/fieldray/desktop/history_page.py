@@ -171,7 +171,7 @@ class HistoryPage(Page):
             str(found.image_count),
             *(str(found.counts.get(category, 0)) for category in WORK_LIST_ORDER),
             str(found.verdict_count),
-            self._translator.name_or_substitute(", ".join(run.spec.paths)),
+            self._translator.name_unless_hidden(", ".join(run.spec.paths)),
         )
 
     # ---- commands of a person

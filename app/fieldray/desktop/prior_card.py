@@ -131,7 +131,7 @@ class PriorImageCard(QWidget):
         origins: dict[PriorOrigin, str] = {
             "run": text("this run"),
             "history": text("earlier run"),
-            "file": self._translator.name_or_substitute(file_name(prior.outcome.ref)),
+            "file": self._translator.name_unless_hidden(file_name(prior.outcome.ref)),
         }
         header = prior.header
         gap = image_interval_text(self._translator, header, row.header)

@@ -335,7 +335,7 @@ class ScreeningController(QObject):
                 "watch",
                 lambda t: t.text(
                     "Watching {folders} since {since}.",
-                    folders=t.name_or_substitute(paths),
+                    folders=t.name_unless_hidden(paths),
                     since=date_and_time_text(t, since_s),
                 ),
                 action=NoticeAction(lambda t: t.text("Stop"), self.stop),
@@ -416,7 +416,7 @@ class ScreeningController(QObject):
         self._board.post(
             _failed(self.paths) + why.code,
             lambda t: t.text(
-                "The run of {paths} failed. {reason}", paths=t.name_or_substitute(paths), reason=t.reason(why)
+                "The run of {paths} failed. {reason}", paths=t.name_unless_hidden(paths), reason=t.reason(why)
             ),
             level="error",
         )
@@ -433,7 +433,7 @@ class ScreeningController(QObject):
         if paths:
             self._board.post(
                 _unscreened(paths),
-                lambda t: t.text("Chosen, but not screened: {paths}", paths=t.name_or_substitute(_listed(paths))),
+                lambda t: t.text("Chosen, but not screened: {paths}", paths=t.name_unless_hidden(_listed(paths))),
                 level="warning",
                 action=NoticeAction(lambda t: t.text("Screen now"), lambda: self.screen_paths(paths, watches=watches)),
             )

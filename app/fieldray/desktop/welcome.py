@@ -112,10 +112,10 @@ class WelcomePage(QWidget):
         self.open_button.style().polish(self.open_button)
         folder = next(iter(self._bench.settings.recent_folders), "")
         caption = translator.text(
-            "Open the last folder again: {folder}", folder=translator.name_or_substitute(Path(folder).name)
+            "Open the last folder again: {folder}", folder=translator.name_unless_hidden(Path(folder).name)
         )
         set_elided_text(self.again_button, caption, max_width=_AGAIN_ROOM)
-        set_tooltip(self.again_button, translator.name_or_substitute(folder))
+        set_tooltip(self.again_button, translator.name_unless_hidden(folder))
         self.again_button.setVisible(bool(folder) and question is None)
         self._show_cards(question)
 
@@ -201,4 +201,4 @@ def ages_question_box(
 
 
 def _folders(translator: Translator, question: IntentQuestion) -> str:
-    return translator.name_or_substitute(", ".join(map(str, question.intent.paths)))
+    return translator.name_unless_hidden(", ".join(map(str, question.intent.paths)))

@@ -274,7 +274,7 @@ def image_title(translator: Translator, row_id: int, outcome: Outcome) -> str:
 
     While names are hidden, the title is the row id of the image.
     """
-    return translator.name_or_substitute(
+    return translator.name_unless_hidden(
         format_person_name(outcome.ref.header.patient_name) or file_name(outcome.ref), row_id=row_id
     )
 

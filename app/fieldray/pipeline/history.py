@@ -241,7 +241,7 @@ def comparison_blocks(
             *(after(pair.second.category), score(pair.second)),
             *(
                 _change(translator, pair.score_difference),
-                translator.name_or_substitute(pair.first.image_name, row_id=pair.first.row_id),
+                translator.name_unless_hidden(pair.first.image_name, row_id=pair.first.row_id),
             ),
         )
         for pair in pairs

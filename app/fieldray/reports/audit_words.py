@@ -64,7 +64,7 @@ class AuditSubjectText:
             positives=self.report.rows_without_image_by_truth[True],
             negatives=self.report.rows_without_image_by_truth[False],
         )
-        paths = translator.name_or_substitute(", ".join(subject.paths))
+        paths = translator.name_unless_hidden(", ".join(subject.paths))
         return [
             (translator.text("Pack"), subject.pack),
             (translator.text("Signed by"), signers.get(subject.trust, subject.fingerprint)),
@@ -94,7 +94,7 @@ class AuditSubjectText:
             "verdicts": self.translator.text("the reader's verdicts"),
         }
         source = self.report.subject.label_source  # "folders", "verdicts", or the path of a table
-        return known.get(source) or self.translator.name_or_substitute(source)
+        return known.get(source) or self.translator.name_unless_hidden(source)
 
     def counting_rule_text(self) -> str:
         """Return the counting rule of the audit in sentences (see `rule_text`)."""
