@@ -32,7 +32,7 @@ from fieldray.domain.run import DriftSample
 from fieldray.reasons import Reason, reason
 
 DriftQuantity = Literal["scores", "refused", "exposure", "evidence"]
-DriftReference = Literal["pack", "earlier"]
+DriftReferenceKind = Literal["pack", "earlier"]
 DriftHistograms = Mapping[DriftQuantity, Sequence[int]]
 
 SCORE_BIN_COUNT: Final = 10
@@ -43,7 +43,7 @@ MIN_NOTABLE_DRIFT: Final = 0.1  # below this a difference is too small to matter
 # children's images under a pack for adults, at most 20 % for adults of any hospital, 42 % for adults in bed with
 # opacities. A share of one half gives this index, and 20 images are enough to detect it.
 EVIDENCE_DRIFT_LIMIT: Final = 1.25
-MIN_EVIDENCE_IMAGES: Final = 20
+MIN_EVIDENCE_DRIFT_IMAGES: Final = 20
 _BELOW_LIMIT: Final = 0.05  # share of the pack's own images below its `evidence_inside.limit`, by definition
 _Z_95: Final = 1.644854
 
@@ -68,7 +68,7 @@ class Drift:
     """
 
     quantity: DriftQuantity
-    reference_kind: DriftReference
+    reference_kind: DriftReferenceKind
     index: float
     limit: float
     image_count: int
@@ -107,7 +107,7 @@ def measure_drift(
     reference_counts: Sequence[int],
     *,
     quantity: DriftQuantity,
-    reference_kind: DriftReference = "earlier",
+    reference_kind: DriftReferenceKind = "earlier",
 ) -> Drift:
     """Compute the population stability index of two histograms with the same bins.
 
@@ -213,7 +213,7 @@ def reference_histograms(metrics: Mapping[str, object], label: str) -> DriftHist
 
 
 def compare_histograms(
-    run_histograms: DriftHistograms, reference: DriftHistograms, *, reference_kind: DriftReference
+    run_histograms: DriftHistograms, reference: DriftHistograms, *, reference_kind: DriftReferenceKind
 ) -> tuple[Drift, ...]:
     """Return the drift of each quantity between a run and a reference.
 
@@ -227,5 +227,5 @@ def compare_histograms(
         for of in run_histograms
         if of in reference
         and min(sum(run_histograms[of]), sum(reference[of]))
-        >= (MIN_EVIDENCE_IMAGES if of == "evidence" else MIN_DRIFT_IMAGES)
+        >= (MIN_EVIDENCE_DRIFT_IMAGES if of == "evidence" else MIN_DRIFT_IMAGES)
     )
