@@ -27,7 +27,7 @@ from fieldray.domain.model import Estimate, OperatingPoint
 from fieldray.errors import UsageProblem
 from fieldray.reasons import Reason, merge_by_code, reason
 
-MIN_GROUP_UNITS: Final = 20  # minimum number of units of each class for the figures of a subgroup
+MIN_SUBGROUP_UNITS: Final = 20  # minimum number of units of each class for the figures of a subgroup
 MAX_INTERVAL_HALF_WIDTH: Final = 0.05
 _Z: Final = 1.959964
 _LARGEST_BINS: Final = 10
@@ -367,16 +367,16 @@ def calibration_bins(scores: Scores, truth: Truth, *, patients: Sequence[str]) -
     return tuple(found)
 
 
-def images_needed_for_interval(value: float) -> int:
+def images_needed_for_interval(share: float) -> int:
     """Return the number of images for a 95 % interval that extends at most `MAX_INTERVAL_HALF_WIDTH` to either side of
     a share.
 
-    The interval is Wilson's interval of a share around `value`, for images of different patients. The images are of
+    The interval is Wilson's interval of a share around `share`, for images of different patients. The images are of
     one class: positives for a sensitivity, negatives for a specificity.
     """
 
     def is_enough(number: int) -> bool:
-        inner = value * (1 - value) / number + _Z**2 / (4 * number**2)
+        inner = share * (1 - share) / number + _Z**2 / (4 * number**2)
         return _Z / (1 + _Z**2 / number) * math.sqrt(inner) <= MAX_INTERVAL_HALF_WIDTH
 
     return 1 + bisect_left(range(1, _MAX_IMAGES), True, key=is_enough)
@@ -442,7 +442,7 @@ def split_into_subgroups(cases: Sequence[Case], rule: CountingRule) -> Iterator[
         for name in sorted({grouping(case) for case in cases} - {""}):
             units = rule.group_into_units(case for case in cases if grouping(case) == name)
             truths = [unit.truth for unit in units if unit.score is not None]
-            if min(sum(truths), len(truths) - sum(truths)) >= MIN_GROUP_UNITS:
+            if min(sum(truths), len(truths) - sum(truths)) >= MIN_SUBGROUP_UNITS:
                 yield by, name, units
 
 
@@ -465,7 +465,7 @@ def _notes(cases: Sequence[Case], units: Sequence[Case], rule: CountingRule) -> 
         yield reason("asked_for_images", count=asked)
     positives = sum(unit.truth for unit in units if unit.score is not None)
     scored = sum(unit.score is not None for unit in units)
-    if (fewer := min(positives, scored - positives)) < MIN_GROUP_UNITS:
+    if (fewer := min(positives, scored - positives)) < MIN_SUBGROUP_UNITS:
         yield reason("audit_few", count=fewer)
     if sum(not case.has_known_patient for case in cases) > len(cases) / 2:
         yield reason("audit_patients_unknown")
