@@ -20,9 +20,9 @@ from fieldray.audit.layouts import (
     NO_FINDING,
     LabelLayout,
     LabelRow,
-    finding_predicate,
     layout_of_columns,
     published_layout,
+    row_truth_function,
 )
 from fieldray.domain.finding import ScreenedOutcome, leading_finding
 from fieldray.domain.image import ImageRef
@@ -228,7 +228,7 @@ def check_label_table(
     if not layout.has_several_classes and (positive or len({label.casefold() for label in labels}) < 2):
         truth_by_class(labels, positive=positive, known_names=known_names)
     if layout.has_several_classes:
-        finding_predicate(found.read, positive, negatives=known_names.negative)
+        row_truth_function(found.read, positive, negatives=known_names.negative)
 
 
 def _laid_out(table: Path, columns: Mapping[str, str]) -> tuple[list[tuple[int, dict[str, str]]], LabelLayout]:
@@ -373,7 +373,7 @@ class _LabelTableMatcher:
         before = self._rows.get((key, row.reader))
         if before is None:
             self._rows[key, row.reader] = row
-        elif self._layout.merges_rows:
+        elif self._layout.merges_rows_of_image:
             classes = (before.classes | row.classes) - (
                 NEGATIVE_CLASS_NAMES if row.classes != before.classes else set()
             )
@@ -418,7 +418,7 @@ class _LabelTableMatcher:
         self.check_rows()
         counted: tuple[Reason, ...] = ()
         if self._layout.has_several_classes:
-            truth = finding_predicate(self.read, positive, negatives=self._usual.negative)
+            truth = row_truth_function(self.read, positive, negatives=self._usual.negative)
         else:
             certain = _certain({row.label_text for row in self.read}, positive)
             is_positive = truth_by_class(certain, positive=positive, known_names=self._usual)

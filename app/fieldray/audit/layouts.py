@@ -25,7 +25,7 @@ _VINDR_IMAGES: Final = ("image_id", "rad_id")
 _VINDR_BOXES: Final = ("image_id", "class_name", "rad_id")
 _VALUES: Final = {"": 0, "0": 0, "0.0": 0, "1": 1, "1.0": 1, "-1": -1, "-1.0": -1}
 
-Cells = Mapping[str, str]
+CellsByColumnName = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +60,9 @@ class LabelLayout:
                          reader drew. The classes of these rows are then merged
     """
 
-    read_row: Callable[[int, Cells], LabelRow | None]
+    read_row: Callable[[int, CellsByColumnName], LabelRow | None]
     has_several_classes: bool = False
-    merges_rows: bool = False
+    merges_rows_of_image: bool = False
 
 
 def published_layout(header: Sequence[str]) -> LabelLayout | None:
@@ -76,7 +76,7 @@ def published_layout(header: Sequence[str]) -> LabelLayout | None:
     if has_class_columns and set(_VINDR_IMAGES) <= set(header):
         return LabelLayout(read_row=_vindr_image, has_several_classes=True)
     if set(_VINDR_BOXES) <= set(header):
-        return LabelLayout(read_row=_vindr_box, has_several_classes=True, merges_rows=True)
+        return LabelLayout(read_row=_vindr_box, has_several_classes=True, merges_rows_of_image=True)
     return None
 
 
@@ -88,7 +88,7 @@ def layout_of_columns(names: Mapping[str, str], *, has_several_classes: bool) ->
     has_several_classes  whether a cell may contain several labels, joined by `|`
     """
 
-    def read(line: int, cells: Cells) -> LabelRow:
+    def read(line: int, cells: CellsByColumnName) -> LabelRow:
         image, label, *others = (
             cells.get(names.get(role, ""), "") for role in ("image", "label", "patient", "exam", "reader")
         )
@@ -106,18 +106,18 @@ def split_classes(cell: str) -> frozenset[str]:
     return frozenset(name.strip().casefold() for name in cell.split("|") if name.strip())
 
 
-def _chexpert(line: int, cells: Cells) -> LabelRow | None:
+def _chexpert(line: int, cells: CellsByColumnName) -> LabelRow | None:
     if cells["frontal/lateral"].casefold() == "lateral":
         return None
     patient = _PATIENT_IN_PATH.search(cells["path"])
     return _by_columns(line, cells, image="path", others=_CHEXPERT, patient=patient[1] if patient else "")
 
 
-def _vindr_image(line: int, cells: Cells) -> LabelRow:
+def _vindr_image(line: int, cells: CellsByColumnName) -> LabelRow:
     return _by_columns(line, cells, image="image_id", others=_VINDR_IMAGES, reader=cells["rad_id"])
 
 
-def _vindr_box(line: int, cells: Cells) -> LabelRow:
+def _vindr_box(line: int, cells: CellsByColumnName) -> LabelRow:
     label = cells["class_name"]
     reader = cells["rad_id"]
     return LabelRow(
@@ -126,7 +126,7 @@ def _vindr_box(line: int, cells: Cells) -> LabelRow:
 
 
 def _by_columns(
-    line: int, cells: Cells, *, image: str, others: Sequence[str], patient: str = "", reader: str = ""
+    line: int, cells: CellsByColumnName, *, image: str, others: Sequence[str], patient: str = "", reader: str = ""
 ) -> LabelRow:
     values = {name: _VALUES.get(value) for name, value in cells.items() if name not in others}
     if wrong := [name for name, value in values.items() if value is None]:
@@ -144,7 +144,7 @@ def _by_columns(
     )
 
 
-def finding_predicate(
+def row_truth_function(
     rows: Sequence[LabelRow], positive: Sequence[str], *, negatives: frozenset[str]
 ) -> Callable[[LabelRow], bool | None]:
     """Return a function that says whether the row of a label table has the finding: True, False, or None if uncertain.
