@@ -370,7 +370,7 @@ class AuditReport:
     pack_comparison: PackComparison | None = None
 
 
-PLAN_UNIT_COUNT: Final = 1000  # number of units to which the numbers of a plan refer
+THRESHOLD_PLAN_UNIT_COUNT: Final = 1000  # number of units to which the numbers of a plan refer
 ALL_UNITS_SUBGROUP: Final = ("", "")
 _STEPS: Final = 1000  # steps between the scores 0 and 1
 _LADDER: Final = (1.0, 0.99, 0.98, 0.95, 0.9, 0.85, 0.8, 0.7, 0.5)
@@ -533,12 +533,14 @@ def _step(
     hits = wilson_share(len(positives) - int(np.searchsorted(positives, edge)), len(positives), effective_count=many)
     spared = wilson_share(int(np.searchsorted(negatives, edge)), len(negatives), effective_count=others)
     ppv, npv = predictive_values(hits, spared, prevalence=prevalence)
-    detected = PLAN_UNIT_COUNT * prevalence * hits.value
-    referred = detected + PLAN_UNIT_COUNT * (1 - prevalence) * complement_share(spared).value
+    detected = THRESHOLD_PLAN_UNIT_COUNT * prevalence * hits.value
+    referred = detected + THRESHOLD_PLAN_UNIT_COUNT * (1 - prevalence) * complement_share(spared).value
     in_zone = [int(np.searchsorted(own, high) - np.searchsorted(own, low)) / len(own) for own in (positives, negatives)]
-    unsure = PLAN_UNIT_COUNT * (prevalence * in_zone[0] + (1 - prevalence) * in_zone[1])
+    unsure = THRESHOLD_PLAN_UNIT_COUNT * (prevalence * in_zone[0] + (1 - prevalence) * in_zone[1])
     cost = (
-        PLAN_UNIT_COUNT * prices.screening + referred * prices.test_price + unsure * prices.second_reading_price
+        THRESHOLD_PLAN_UNIT_COUNT * prices.screening
+        + referred * prices.test_price
+        + unsure * prices.second_reading_price
         if prices
         else None
     )
@@ -550,7 +552,7 @@ def _step(
         npv=npv,
         referred=referred,
         detected=detected,
-        missed=PLAN_UNIT_COUNT * prevalence - detected,
+        missed=THRESHOLD_PLAN_UNIT_COUNT * prevalence - detected,
         unsure=unsure,
         cost=cost,
         cost_per_detected=None if cost is None or not detected else cost / detected,

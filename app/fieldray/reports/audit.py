@@ -9,7 +9,7 @@ from fieldray.audit.agreement import Agreement
 from fieldray.audit.figures import NotAssessedUnits, PointPerformance, images_needed_for_interval
 from fieldray.audit.report import (
     ALL_UNITS_SUBGROUP,
-    PLAN_UNIT_COUNT,
+    THRESHOLD_PLAN_UNIT_COUNT,
     PackComparison,
     PairedFigure,
     ThresholdPlan,
@@ -237,7 +237,7 @@ class AuditText(AuditSubjectText):
         prevalence = self._number(100 * plan.prevalence, digits=1)
         screened = text(
             "Expected numbers for {count} {units} screened at a prevalence of {prevalence} %",
-            count=PLAN_UNIT_COUNT,
+            count=THRESHOLD_PLAN_UNIT_COUNT,
             units=self._units(),
             prevalence=prevalence,
         )
@@ -265,7 +265,7 @@ class AuditText(AuditSubjectText):
             "with the condition, {detected} are detected and {missed} are missed. The result of {unsure} {units} is "
             "uncertain.",
             threshold=self._border(step.threshold),
-            count=PLAN_UNIT_COUNT,
+            count=THRESHOLD_PLAN_UNIT_COUNT,
             units=self._units(),
             referred=self._number(step.referred, digits=0),
             unsure=self._number(step.unsure, digits=0),
@@ -402,7 +402,7 @@ class AuditText(AuditSubjectText):
         text, found, plan = self.translator.text, self.report.audit, self.report.threshold_plan
         workload = text("Referred and detected"), text("Referred"), text("Share detected")
         steps = plan.rows_by_subgroup[ALL_UNITS_SUBGROUP].values() if plan else ()
-        line = tuple((step.referred / PLAN_UNIT_COUNT, step.sensitivity.value) for step in steps)
+        line = tuple((step.referred / THRESHOLD_PLAN_UNIT_COUNT, step.sensitivity.value) for step in steps)
         marks = tuple(
             (one.mean_score, one.positive_share.value, one.positive_share.low, one.positive_share.high)
             for one in found.calibration_bins

@@ -17,7 +17,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from fieldray.audit.figures import PointPerformance, Subgroup, images_needed_for_interval
-from fieldray.audit.report import ALL_UNITS_SUBGROUP, PLAN_UNIT_COUNT, AuditReport, ThresholdPlan, ThresholdRow
+from fieldray.audit.report import (
+    ALL_UNITS_SUBGROUP,
+    THRESHOLD_PLAN_UNIT_COUNT,
+    AuditReport,
+    ThresholdPlan,
+    ThresholdRow,
+)
 from fieldray.audit.units import Case, is_referred
 from fieldray.domain.finding import Category
 from fieldray.domain.intended_use import TRUTH_NAMES
@@ -258,7 +264,7 @@ def _flat(names: tuple[str, str], step: ThresholdRow, unit: Unit) -> dict[str, A
         elif name == "cost_per_detected":
             found[f"{name}_{unit}"] = value
         else:
-            found[name if name == "threshold" else f"{name}_per_{PLAN_UNIT_COUNT}_{unit}s"] = value
+            found[name if name == "threshold" else f"{name}_per_{THRESHOLD_PLAN_UNIT_COUNT}_{unit}s"] = value
     return {**found, "notice": RESEARCH_ONLY_NOTICE}
 
 
