@@ -70,7 +70,7 @@ class HospitalImages:
     @property
     def patients(self) -> NDArray[np.str_]:
         """The patient of each X-ray, (n,)."""
-        return np.array([case.patient for case in self.cases])
+        return np.array([case.patient_key for case in self.cases])
 
     @property
     def logits(self) -> Logits:

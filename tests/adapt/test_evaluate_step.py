@@ -82,9 +82,9 @@ def _cases(part: EvaluatedImages, categories: Sequence[Category] = ()) -> list[C
     said = [*categories, *["normal"] * (len(part.rows) - len(categories))]
     return [
         Case(
-            image=str(index),
+            image_key=str(index),
             row_id=index,
-            patient=part.patients[index],
+            patient_key=part.patients[index],
             truth=bool(part.truth[index]),
             score=None if own == "refused" else float(part.scores[index]),
             category=own,

@@ -62,7 +62,7 @@ def test_a_refused_image_has_no_score_and_each_operating_point_decides_separatel
     label = model.manifest.labels[0].code
     cases = found.cases(label, np.array([1, 0, np.nan], np.float32))  # the third image has no label
     first, nothing = (cases[point.name] for point in model.manifest.operating_points)
-    assert [(case.patient, case.truth) for case in first] == [("PA", True), ("LL", False)]
+    assert [(case.patient_key, case.truth) for case in first] == [("PA", True), ("LL", False)]
     assert first[0].score is not None and first[1].category == "refused" and first[1].score is None
     assert first[1].reason is not None and nothing[0].category == "normal"
     scores = found.scores(label)

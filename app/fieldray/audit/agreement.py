@@ -48,14 +48,14 @@ def agreements(
     rule     how images are grouped into units, and from which score a unit is referred
     readers  by reader and image key, whether the reader found the condition
     """
-    judges = {"reference": {case.image: case.truth for case in cases}, **readers}
+    judges = {"reference": {case.image_key: case.truth for case in cases}, **readers}
 
     def judged(truths: Mapping[str, bool], by: Sequence[Case]) -> list[Case]:
-        return rule.group_into_units(replace(case, truth=truths[case.image]) for case in by)
+        return rule.group_into_units(replace(case, truth=truths[case.image_key]) for case in by)
 
     def agreement(first: str, second: str, said: Sequence[bool], units: Sequence[Case]) -> Iterator[Agreement]:
         one, other = np.array(said, np.bool_), np.array([unit.truth for unit in units], np.bool_)
-        if found := metrics.kappa(one, other, patients=[unit.patient for unit in units]):
+        if found := metrics.kappa(one, other, patients=[unit.patient_key for unit in units]):
             kappa, low, high = found
             alike = int((one == other).sum())
             yield Agreement(
@@ -69,9 +69,9 @@ def agreements(
             )
 
     for name, truths in judges.items() if points else ():
-        units = judged(truths, [case for case in cases if case.image in truths])
+        units = judged(truths, [case for case in cases if case.image_key in truths])
         yield from agreement("pack", name, [is_referred(unit, rule.referral_score(points[0])) for unit in units], units)
     for (first, own), (second, others) in combinations(readers.items(), 2):
-        both = [case for case in cases if case.image in own and case.image in others]
+        both = [case for case in cases if case.image_key in own and case.image_key in others]
         said = [unit.truth for unit in judged(own, both)]
         yield from agreement(first, second, said, judged(others, both))

@@ -187,7 +187,7 @@ def compute_audit(
     if not truth.any() or truth.all():
         raise UsageProblem(reason("audit_one_class_scored", units=len(units), scored=len(scored)))
     known = float(np.mean([unit.truth for unit in units])) if prevalence is None else prevalence
-    everyone = [unit.patient for unit in units]
+    everyone = [unit.patient_key for unit in units]
     bins = calibration_bins(scores, truth, patients=patients)
     return Audit(
         rule=rule,
@@ -219,7 +219,7 @@ def arrays_of_scored_cases(cases: Sequence[Case]) -> tuple[Scores, Truth, list[s
     return (
         np.array([case.score for case in cases], np.float64),
         np.array([case.truth for case in cases], np.bool_),
-        [case.patient for case in cases],
+        [case.patient_key for case in cases],
     )
 
 
@@ -243,7 +243,7 @@ def performance_at(
     """
     referred = np.array([is_referred(unit, rule.referral_score(point)) for unit in units], np.bool_)
     truth, assessed = (np.array(list(map(of, units)), np.bool_) for of in (lambda unit: unit.truth, is_assessed))
-    patients = [unit.patient for unit in units]
+    patients = [unit.patient_key for unit in units]
 
     def part(hits: NDArray[np.bool_], of: NDArray[np.bool_]) -> Share:
         return share_of_hits(hits[of], patients=[who for who, own in zip(patients, of, strict=True) if own])
@@ -461,7 +461,7 @@ def _groups(
 def _notes(cases: Sequence[Case], units: Sequence[Case], rule: CountingRule) -> Iterator[Reason]:
     if left := sum(case.score is None for case in cases):
         yield reason("audit_no_score", count=left)
-    if asked := sum(case.is_overridden for case in cases):
+    if asked := sum(case.has_refusal_override for case in cases):
         yield reason("asked_for_images", count=asked)
     positives = sum(unit.truth for unit in units if unit.score is not None)
     scored = sum(unit.score is not None for unit in units)
@@ -476,12 +476,12 @@ def _patient_notes(cases: Sequence[Case], rule: CountingRule) -> Iterator[Reason
     """Yield notes about patients with images of both labels, and about patients whose examinations count as one."""
     images = defaultdict[str, list[Case]](list)
     for case in cases:
-        images[case.patient].append(case)
+        images[case.patient_key].append(case)
     if both := sorted(who for who, own in images.items() if len({case.truth for case in own}) == 2):
         yield reason("audit_both_labels", count=len(both), numbers="; ".join(both))
     if rule.unit != "patient":
         return
-    several = [own for own in images.values() if len({case.exam for case in own}) > 1]
+    several = [own for own in images.values() if len({case.exam_key for case in own}) > 1]
     if several:
         days = [{parse_dicom_date(case.header.study_date) for case in own} - {None} for own in several]
         spans = [(max(own) - min(own)).days for own in days if own]  # type: ignore[type-var,operator]

@@ -277,8 +277,10 @@ def compare_packs(
     Raises UsageProblem unless the units that both packs scored include some with and some without the condition.
     """
     judged = {one.identity: score_and_category(one.outcome, second.label) for one in results}
-    images = [case for case in cases if case.identity in judged]
-    others = [replace(case, score=score, category=said) for case in images for score, said in [judged[case.identity]]]
+    images = [case for case in cases if case.image_identity in judged]
+    others = [
+        replace(case, score=score, category=said) for case in images for score, said in [judged[case.image_identity]]
+    ]
     # Each pack may take another image as the most urgent of a unit. Only truth and patient are common to both.
     pairs = list(zip(rule.group_into_units(images), rule.group_into_units(others), strict=True))
     both = [each for each in pairs if all(map(is_assessed, each))]
@@ -296,13 +298,13 @@ def compare_packs(
         edges = rule.referral_score(first.point), rule.referral_score(second.point)
         figures += _shares(pairs, both, edges)
         referred = _referred(pairs, edges)
-        kappa = metrics.kappa(referred[:, 0], referred[:, 1], patients=[one.patient for one, _ in pairs])
+        kappa = metrics.kappa(referred[:, 0], referred[:, 1], patients=[one.patient_key for one, _ in pairs])
     return PackComparison(
         first=first,
         second=second,
         image_count=len(images),
         unit_count=len(pairs),
-        patient_count=len({case.patient for case in images}),
+        patient_count=len({case.patient_key for case in images}),
         both_assessed_count=len(both),
         only_first_assessed_count=sum(is_assessed(one) for one, _ in pairs) - len(both),
         only_second_assessed_count=sum(is_assessed(other) for _, other in pairs) - len(both),
@@ -330,7 +332,9 @@ def _shares(pairs: _Pairs, both: _Pairs, edges: tuple[float, float]) -> Iterator
     ):
         own = [each for each in members if each[0].truth == has_condition]
         if own:
-            yield _figure(of, _referred(own, edges) == right, [one.patient for one, _ in own], is_wrong=of[0] == "f")
+            yield _figure(
+                of, _referred(own, edges) == right, [one.patient_key for one, _ in own], is_wrong=of[0] == "f"
+            )
 
 
 def _figure(of: str, hits: NDArray[np.bool_], patients: Sequence[str], *, is_wrong: bool) -> PairedFigure:
@@ -510,7 +514,7 @@ def _by_truth(units: Sequence[Case]) -> tuple[_Ranked, _Ranked] | None:
     if not all(sides):
         return None
     with_it, without = (
-        (np.sort(scores_and_truths(side)[0]), metrics.effective_image_count([unit.patient for unit in side]))
+        (np.sort(scores_and_truths(side)[0]), metrics.effective_image_count([unit.patient_key for unit in side]))
         for side in sides
     )
     return with_it, without

@@ -52,18 +52,18 @@ class Case:
     identity           identity of the image's bytes (`StoredResult.identity`)
     """
 
-    image: str
+    image_key: str
     row_id: int
-    patient: str
+    patient_key: str
     truth: bool
     score: float | None
     category: Category
     header: ImageHeader
-    exam: str = ""
+    exam_key: str = ""
     reason: Reason | None = None
-    is_overridden: bool = False
+    has_refusal_override: bool = False
     has_known_patient: bool = True
-    identity: tuple[str, int] = ("", 0)
+    image_identity: tuple[str, int] = ("", 0)
 
 
 def score_and_category(outcome: Outcome, label: str) -> tuple[float | None, Category]:
@@ -92,18 +92,18 @@ def make_cases(results: Iterable[StoredResult], reference: ReferenceLabels, *, l
             patient = reference.patient_by_image.get(ref.key) or patient_id_if_usable(ref.header.patient_id)
             exam = reference.exam_by_image.get(ref.key) or ref.patient_study_key
             yield Case(
-                image=ref.key,
+                image_key=ref.key,
                 row_id=result.row_id,
-                patient=patient or exam,
-                exam=exam,
+                patient_key=patient or exam,
+                exam_key=exam,
                 truth=reference.truth_by_image[ref.key],
                 score=score,
                 category=category,
                 header=ref.header,
                 reason=reason_of(result.outcome),
-                is_overridden=bool(override_notes(result.outcome)),
+                has_refusal_override=bool(override_notes(result.outcome)),
                 has_known_patient=bool(patient),
-                identity=result.identity,
+                image_identity=result.identity,
             )
 
 
@@ -131,7 +131,7 @@ class CountingRule:
             return list(cases)
         members: dict[tuple[str, str], list[Case]] = {}
         for case in cases:
-            members.setdefault((case.patient, case.exam if self.unit == "exam" else ""), []).append(case)
+            members.setdefault((case.patient_key, case.exam_key if self.unit == "exam" else ""), []).append(case)
         return [_merged_case(own) for own in members.values()]
 
     def referral_score(self, point: OperatingPoint) -> float:
@@ -165,7 +165,7 @@ def _merged_case(images: Sequence[Case]) -> Case:
         deciding,
         truth=any(case.truth for case in images),
         score=max(scores, default=None),
-        is_overridden=any(case.is_overridden for case in images),
+        is_overridden=any(case.has_refusal_override for case in images),
     )
 
 
@@ -199,7 +199,7 @@ def scores_and_truths(units: Sequence[Case]) -> tuple[Scores, Truth, list[str]]:
     return (
         np.array([ranking_score(case) for case in units], np.float64),
         np.array([case.truth for case in units], np.bool_),
-        [case.patient for case in units],
+        [case.patient_key for case in units],
     )
 
 

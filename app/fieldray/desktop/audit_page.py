@@ -279,7 +279,7 @@ class AuditPage(Page):
         if not cases:
             return card(heading)
         how = self._translator.text("To see an image, double-click the row or select the row and press Enter.")
-        names = [self._translator.name_unless_hidden(Path(case.image).name, row_id=case.row_id) for case in cases]
+        names = [self._translator.name_unless_hidden(Path(case.image_key).name, row_id=case.row_id) for case in cases]
         rows = [(*row[:2], row[4], name) for row, name in zip(found.rows, names, strict=True)]
         self.disagreements = read_only_table([found.columns[column] for column in (0, 1, 4, 3)], rows)
         self.disagreements.setAccessibleName(found.title)

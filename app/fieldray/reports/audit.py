@@ -474,7 +474,7 @@ class AuditText(AuditSubjectText):
                 text("Missed") if case.truth else text("Falsely referred"),
                 "–" if case.score is None else score_text(self.translator, case.score, point, min_digits=3),
                 "",
-                shorten_path(case.image, max_letters=_MAX_PATH_CHARACTERS),
+                shorten_path(case.image_key, max_letters=_MAX_PATH_CHARACTERS),
                 category_label(self.translator, case.category, self.report.subject),
             )
             for case in found

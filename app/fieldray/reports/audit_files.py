@@ -173,7 +173,7 @@ def _group(group: Subgroup) -> dict[str, object]:
 
 def _case(case: Case) -> dict[str, object]:
     return {
-        "image": case.image,
+        "image": case.image_key,
         "reference": TRUTH_NAMES[case.truth],
         "category": CATEGORY_TEXTS[case.category],
         "score": case.score,
@@ -188,9 +188,9 @@ def _line(case: Case, report: AuditReport) -> dict[str, Value]:
     """
     points, rule = report.audit.points, report.audit.rule
     return {
-        "image": case.image,
-        "patient": case.patient,
-        "exam": case.exam,
+        "image": case.image_key,
+        "patient": case.patient_key,
+        "exam": case.exam_key,
         "reference": TRUTH_NAMES[case.truth],
         "category": CATEGORY_TEXTS[case.category],
         "score": case.score,
@@ -280,9 +280,9 @@ def _unnamed(report: AuditReport) -> AuditReport:
     names = {name: str(number) for number, name in enumerate(readers, 1)}
 
     def unnamed(case: Case) -> Case:
-        who = case.header, case.exam
-        patient = patient_alias(case.patient, key=key) if case.has_known_patient else pseudonym(*who, key=key)
-        return replace(case, image=alias(case.image), patient=patient, exam=exam_alias(case.exam, key=key))
+        who = case.header, case.exam_key
+        patient = patient_alias(case.patient_key, key=key) if case.has_known_patient else pseudonym(*who, key=key)
+        return replace(case, image=alias(case.image_key), patient=patient, exam=exam_alias(case.exam_key, key=key))
 
     return replace(
         report,

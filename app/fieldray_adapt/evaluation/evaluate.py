@@ -371,7 +371,7 @@ def part_figures(cases: Mapping[str, Sequence[Case]], *, points: Sequence[Operat
     positive = sum(case.truth for case in images)
     return PartFigures(
         images=len(images),
-        patients=len({case.patient for case in images}),
+        patients=len({case.patient_key for case in images}),
         positive=positive,
         negative=len(images) - positive,
         scored=len(scored),

@@ -73,9 +73,9 @@ class ScreeningResults:
 def _case(number: int, row: Row, outcome: Outcome, *, label: str, truth: bool) -> Case:
     score, category = score_and_category(outcome, label)
     return Case(
-        image=outcome.ref.key,
+        image_key=outcome.ref.key,
         row_id=number,
-        patient=row.person_id,
+        patient_key=row.person_id,
         truth=truth,
         score=score,
         category=category,

@@ -26,9 +26,9 @@ def case(number: int, score: float | None, truth: bool, category: Category | Non
         "refused" if score is None else "abnormal" if score >= 0.6 else "normal" if score < 0.4 else "unsure"
     )
     return Case(
-        image=f"{number}.png",
+        image_key=f"{number}.png",
         row_id=number,
-        patient=f"p{number}",
+        patient_key=f"p{number}",
         truth=truth,
         score=score,
         category=category or usual,
@@ -178,7 +178,7 @@ def test_verdicts_confirm_or_reverse_an_answer_or_give_no_label() -> None:
     made = list(
         make_cases(results, ReferenceLabels(truth_by_image=truths, patient_by_image={"/x/1.png": "A"}), label="opacity")
     )
-    assert [(one.patient, one.score) for one in made] == [
+    assert [(one.patient_key, one.score) for one in made] == [
         ("A", 0.9),
         ("/x/2.png", 0.9),
         ("/x/3.png", 0.1),

@@ -26,7 +26,7 @@ PATIENTS = CountingRule(unit="patient")
 
 def case(patient: str, score: float | None, truth: bool, category: Category = "unsure", sex: str = "") -> Case:
     return Case(
-        image=f"{patient}-{score}", row_id=1, patient=patient, truth=truth, score=score, category=category,
+        image_key=f"{patient}-{score}", row_id=1, patient_key=patient, truth=truth, score=score, category=category,
         header=ImageHeader(patient_sex=sex),
     )  # fmt: skip
 
@@ -68,7 +68,7 @@ def test_costs_count_screening_everybody_and_testing_the_referred() -> None:
     step = made(CASES, prices=ScreeningPrices(screening=2.0, test_price=20.0)).rows_by_subgroup[ALL_UNITS_SUBGROUP][0.4]
     assert step.cost == pytest.approx(1000 * 2 + 255 * 20)
     assert step.cost_per_detected == pytest.approx(7100 / 75)
-    nobody = [one for one in CASES if one.patient not in "acd"]
+    nobody = [one for one in CASES if one.patient_key not in "acd"]
     assert (
         made(nobody, points=(0.7,), prices=ScreeningPrices(screening=2.0, test_price=20.0))
         .rows_by_subgroup[ALL_UNITS_SUBGROUP][0.7]

@@ -33,7 +33,7 @@ RULES = [CountingRule(unit=unit, refers=refers) for unit, refers in product(COUN
 
 def image(number: int, score: float | None, truth: bool, category: Category, **known: object) -> Case:
     values = {"patient": f"p{number}", "exam": f"e{number}", "header": ImageHeader(), **known}
-    return Case(image=f"{number}.png", row_id=number, truth=truth, score=score, category=category, **values)  # type: ignore[arg-type]
+    return Case(image_key=f"{number}.png", row_id=number, truth=truth, score=score, category=category, **values)  # type: ignore[arg-type]
 
 
 def drawn(count: int = 600) -> list[Case]:
@@ -62,7 +62,7 @@ def counted(cases: list[Case], unit: Unit, edge: float) -> dict[str, list[tuple[
     """For each unit: has the condition, is referred, was assessed, and its highest score."""
     members = defaultdict(list)
     for case in cases:
-        members[{"image": case.image, "exam": case.exam, "patient": case.patient}[unit]].append(case)
+        members[{"image": case.image_key, "exam": case.exam_key, "patient": case.patient_key}[unit]].append(case)
     found = []
     for own in members.values():
         scores = [case.score for case in own if case.score is not None]
@@ -195,7 +195,9 @@ def test_patients_with_both_labels_or_several_examinations_are_reported() -> Non
 def test_kappas_are_those_of_scikit_learn_and_their_interval_is_that_of_fleiss() -> None:
     cases = drawn()
     generator = np.random.default_rng(8)
-    readers = {name: {case.image: case.truth != (generator.random() < 0.2) for case in cases} for name in ("A", "B")}
+    readers = {
+        name: {case.image_key: case.truth != (generator.random() < 0.2) for case in cases} for name in ("A", "B")
+    }
     found = {(one.first, one.second): one for one in compute_audit(cases, [POINT], readers=readers).agreements}
     assert list(found) == [("pack", "reference"), ("pack", "A"), ("pack", "B"), ("A", "B")]
     pack = [case.category == "read_first" or (case.score or 0) >= 0.5 for case in cases]
