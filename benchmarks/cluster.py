@@ -32,7 +32,7 @@ from benchmarks.cluster_runs import (
 from benchmarks.namespaces import NotPermitted
 from benchmarks.reports import Goal, commit_of, max_goal
 from benchmarks.screening import ScreeningFailed
-from fieldray.bench.benchmark_case import BenchmarkReport, Block, BulletList, Table
+from fieldray.bench.benchmark_case import BenchmarkReport, BulletList, ReportBlock, Table
 from fieldray.persistence import write_atomically
 
 Notify = Callable[[str], None]
@@ -221,7 +221,7 @@ class _Bench:
 
 def make_report(figures: ClusterFigures, *, image_count: int) -> BenchmarkReport:
     """Return the report with the measured figures. `image_count` is the number of images in each run."""
-    blocks: list[Block] = [_table(figures.runs, image_count)]
+    blocks: list[ReportBlock] = [_table(figures.runs, image_count)]
     if mark := _mark(figures.runs):
         blocks.append(BulletList("Goals", (mark.sentence,)))
     for title, part in (

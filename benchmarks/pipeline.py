@@ -20,7 +20,7 @@ from benchmarks.image_files import IMAGE_KINDS
 from benchmarks.processes import cpu_s
 from benchmarks.reports import Goal, max_goal
 from benchmarks.screening import fill_folder, screen_once
-from fieldray.bench.benchmark_case import BenchmarkReport, Block, BulletList, Table
+from fieldray.bench.benchmark_case import BenchmarkReport, BulletList, ReportBlock, Table
 from fieldray.commands.console import Console
 from fieldray.commands.options import load_pack, name_of_pack_to_measure, pack_library
 from fieldray.domain.model import Model
@@ -141,7 +141,7 @@ MAX_START_S: Final = 1.0
 def pipeline_report(results: SpeedResults, *, images: str) -> BenchmarkReport:
     """Return the report of a speed comparison. `images` is a phrase that describes the images."""
     marks = tuple(_marks(results))
-    blocks: list[Block] = [_overall(results), _cpu_by_kind(results), _by_kind(results)]
+    blocks: list[ReportBlock] = [_overall(results), _cpu_by_kind(results), _by_kind(results)]
     blocks += [BulletList("Goals", tuple(mark.sentence for mark in marks))]
     blocks += [BulletList("How it was measured", tuple(_notes(results, images)))]
     return BenchmarkReport(

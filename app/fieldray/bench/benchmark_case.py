@@ -42,7 +42,7 @@ from fieldray.workers.pool import WorkerPool
 START_UP_IMAGE_COUNT: Final = 2  # images at the start of a repetition that are reported separately
 MIN_IMAGE_COUNT: Final = START_UP_IMAGE_COUNT + 1
 
-Repetitions = Sequence[Sequence[float]]
+TimesMsByRepetition = Sequence[Sequence[float]]
 Item = TypeVar("Item")
 
 
@@ -72,12 +72,12 @@ class TimingSummary:
     fps_max: float
 
     @property
-    def first_image_ratio(self) -> float:
+    def first_image_time_ratio(self) -> float:
         """The time of the first image divided by the mean time of the third and later images."""
         return self.first_ms / self.mean_ms
 
 
-def summarise_times(repetitions: Repetitions) -> TimingSummary:
+def summarise_times(repetitions: TimesMsByRepetition) -> TimingSummary:
     """Compute the statistics of repetitions, each a sequence of times in milliseconds.
 
     Raises ValueError if there are no repetitions, if a repetition has fewer than three images, or if a time is not
@@ -110,7 +110,7 @@ def mean_ms_from_third_image(times_ms: Sequence[float]) -> float:
     return statistics.fmean(times_ms[START_UP_IMAGE_COUNT:])
 
 
-def paired_ratio(repetitions: Repetitions, baselines: Repetitions) -> float:
+def paired_time_ratio(repetitions: TimesMsByRepetition, baselines: TimesMsByRepetition) -> float:
     """Return how many times as long a case takes as the baseline: the median of the ratios of paired repetitions.
 
     Repetition n of the case is paired with repetition n of the baseline, because both ran in one interleaved round. The
@@ -292,7 +292,7 @@ def time_images(
 __all__ = ["BulletList", "Table"]
 
 
-Block = BulletList | Table
+ReportBlock = BulletList | Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,7 +306,7 @@ class BenchmarkReport:
 
     file_stem: str
     title: str
-    blocks: tuple[Block, ...]
+    blocks: tuple[ReportBlock, ...]
     json_values: Mapping[str, Any]
 
 

@@ -35,7 +35,7 @@ from fieldray.bench.benchmark_case import (
     accelerator_cases,
     cpu_case,
     open_one_worker,
-    paired_ratio,
+    paired_time_ratio,
     rotate_left,
     summarise_times,
     time_images,
@@ -83,14 +83,14 @@ class Measurement:
             "scope": self.scope,
             "ran_on": sorted(self.case.backend_descriptions),
             **asdict(self.summary),
-            "first_ratio": self.summary.first_image_ratio,
+            "first_ratio": self.summary.first_image_time_ratio,
             "times_ms": self.times_ms_by_repetition,
         }
 
     def speed_up_over_first_case(self, measured: Iterable[Measurement]) -> float:
         """Return how many times as fast this case is as the first case in `measured` with the same scope and load."""
         base = next(one for one in measured if (one.scope, one.level) == (self.scope, self.level))
-        return 1 / paired_ratio(self.times_ms_by_repetition, base.times_ms_by_repetition)
+        return 1 / paired_time_ratio(self.times_ms_by_repetition, base.times_ms_by_repetition)
 
 
 class EnergyMeter:
@@ -293,7 +293,7 @@ def _figure_cells(summary: TimingSummary) -> tuple[str, ...]:
     times_ms = (summary.first_ms, summary.second_ms, summary.mean_ms, summary.stdev_ms)
     shares_ms = (summary.p50_ms, summary.p95_ms, summary.p99_ms)
     cells = (f"{value:.2f}" for value in (*times_ms, *shares_ms))
-    return (*cells, f"{summary.first_image_ratio:.2f}", str(summary.images))
+    return (*cells, f"{summary.first_image_time_ratio:.2f}", str(summary.images))
 
 
 def _rates(rows: Sequence[Mapping[str, Any]]) -> Table:

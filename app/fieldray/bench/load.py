@@ -31,7 +31,7 @@ from fieldray.bench.benchmark_case import (
     find_images,
     find_usable_cases,
     open_one_worker,
-    paired_ratio,
+    paired_time_ratio,
     read_images,
     report_header,
 )
@@ -121,7 +121,7 @@ def relative_time_increase(cell: Measurement, cells: Sequence[Measurement]) -> f
     cells  measurements, among them a measurement of the same case without load
     """
     (base,) = (one for one in cells if one.case is cell.case and one.level == NO_LOAD)
-    return paired_ratio(cell.times_ms_by_repetition, base.times_ms_by_repetition) - 1
+    return paired_time_ratio(cell.times_ms_by_repetition, base.times_ms_by_repetition) - 1
 
 
 def median_cpu_load(cell: Measurement) -> MeasuredLoad:

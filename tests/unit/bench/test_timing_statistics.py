@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fieldray.bench.benchmark_case import paired_ratio, summarise_times
+from fieldray.bench.benchmark_case import paired_time_ratio, summarise_times
 
 
 def test_iterations_1_2_and_later_have_separate_figures() -> None:
@@ -14,7 +14,7 @@ def test_iterations_1_2_and_later_have_separate_figures() -> None:
     assert (summary.first_ms, summary.second_ms) == (25, 7)
     assert summary.mean_ms == 5
     assert summary.stdev_ms == pytest.approx(12**0.5)
-    assert summary.first_image_ratio == 5
+    assert summary.first_image_time_ratio == 5
     assert summarise_times([[3, 2, 1]]).stdev_ms == 0  # one image has no deviation
 
 
@@ -38,8 +38,8 @@ def test_too_few_repetitions_give_no_figures(repetitions: list[list[float]]) -> 
 
 def test_ratios_are_taken_within_a_round() -> None:
     # rounds: 2 / 1, 30 / 10, 4 / 4 -> ratios 2, 3, 1, median 2; a ratio of the means would be 36 / 15
-    assert paired_ratio([[0, 0, 2], [0, 0, 30], [0, 0, 4]], [[0, 0, 1], [0, 0, 10], [0, 0, 4]]) == 2
+    assert paired_time_ratio([[0, 0, 2], [0, 0, 30], [0, 0, 4]], [[0, 0, 1], [0, 0, 10], [0, 0, 4]]) == 2
     with pytest.raises(ValueError, match="no repetition"):
-        paired_ratio([], [])
+        paired_time_ratio([], [])
     with pytest.raises(ValueError, match="longer"):
-        paired_ratio([[1, 1, 1]], [[1, 1, 1], [1, 1, 1]])
+        paired_time_ratio([[1, 1, 1]], [[1, 1, 1], [1, 1, 1]])
