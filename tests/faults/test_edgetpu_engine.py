@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fake_compilers import edgetpu_model, fake_compile, fake_compiler
 from faults.double import DoubleEdgeTpu
 from fieldray.bench.benchmark_case import BenchmarkCase, LoadedImage
-from fieldray.bench.device import NETWORK_SCOPE, time_case
+from fieldray.bench.device import NETWORK_ONLY_SCOPE, time_case
 from fieldray.domain.image import ImageRef
 from fieldray.domain.model import Model, Prediction
 from fieldray.errors import BackendProblem
@@ -195,5 +195,5 @@ def test_the_benchmark_times_the_edgetpu_from_its_first_image(edgetpu: DoubleEdg
     edgetpu.order(invoke="fail", after=3)
     on_edgetpu = BenchmarkCase(name="edgetpu", model=edgetpu_model(), kind=edgetpu.kind())
     images = [LoadedImage(ImageRef(path=Path("image.png")), image) for image in tiny_inputs()]
-    assert len(time_case(on_edgetpu, images, NETWORK_SCOPE, image_count=3)) == 3
+    assert len(time_case(on_edgetpu, images, NETWORK_ONLY_SCOPE, image_count=3)) == 3
     assert any("Edge TPU runtime" in detail for detail in on_edgetpu.backend_descriptions)

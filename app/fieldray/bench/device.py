@@ -46,8 +46,8 @@ from fieldray.domain.run import LineHandler
 from fieldray.reasons import Reason, reason
 from fieldray.workers.pool import WorkerPool
 
-NETWORK_SCOPE: Final = "network alone"
-FILE_SCOPE: Final = "file to scores"
+NETWORK_ONLY_SCOPE: Final = "network alone"
+FILE_TO_SCORES_SCOPE: Final = "file to scores"
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class Measurement:
     """
 
     case: BenchmarkCase
-    scope: str = NETWORK_SCOPE
+    scope: str = NETWORK_ONLY_SCOPE
     level: LoadLevel = NO_LOAD
     times_ms_by_repetition: list[list[float]] = field(default_factory=list)
     joules_and_seconds: list[tuple[float, float]] = field(default_factory=list)
@@ -146,10 +146,10 @@ class MeasurementOptions:
     energy_meter    counts the energy of the CPU; None for no count
     """
 
-    scopes: Sequence[str] = (NETWORK_SCOPE, FILE_SCOPE)
+    scopes: Sequence[str] = (NETWORK_ONLY_SCOPE, FILE_TO_SCORES_SCOPE)
     load_levels: Sequence[LoadLevel] = (NO_LOAD,)
-    cores: int = 1
-    settle_s: float = 0.0
+    load_process_count: int = 1
+    load_measurement_s: float = 0.0
     min_duration_s: float = 0.0
     open_workers: Callable[[], WorkerPool] = open_one_worker
     energy_meter: EnergyMeter | None = None
@@ -170,7 +170,7 @@ def measure_cases(
 
     Raises BackendProblem if a backend fails, OSError if a process that makes load cannot start.
     """
-    levels, scopes, cores, meter = options.load_levels, options.scopes, options.cores, options.energy_meter
+    levels, scopes, cores, meter = options.load_levels, options.scopes, options.load_process_count, options.energy_meter
     timed = partial(
         time_case,
         image_count=effort.image_count,
@@ -188,7 +188,7 @@ def measure_cases(
             under_load = f", {level.name}" if len(levels) > 1 else ""
             notify(f"repetition {repetition + 1} of {effort.repetition_count}{under_load}")
             with running_cpu_load(level, cores=cores) as processes:
-                load = measure_cpu_load(processes, cores=cores, duration_s=options.settle_s)
+                load = measure_cpu_load(processes, cores=cores, duration_s=options.load_measurement_s)
                 for case, scope in itertools.product(rotate_left(cases, repetition), scopes):
                     one = found[case, level, scope]
                     one.measured_loads.append(load)
@@ -215,7 +215,7 @@ def time_case(
 
     Raises BackendProblem.
     """
-    if scope == NETWORK_SCOPE:
+    if scope == NETWORK_ONLY_SCOPE:
         with case.open_backend() as backend:
             return time_images(backend, images, image_count=image_count, min_duration_s=min_duration_s)
     times_ms = list[float]()
@@ -330,7 +330,7 @@ def _data(one: Measurement, measured: Sequence[Measurement], costs: BackendCosts
     }
 
 
-NOT_MEASURED: Final = (
+NOT_MEASURED_SENTENCES: Final = (
     "The USB port of a device cannot be changed by a command: plug it into a USB 2 port, then into a USB 3 port, "
     "and compare two runs of bench device.",
     "The power plan and the governor belong to the system: change them, then compare two runs.",
@@ -339,7 +339,9 @@ NOT_MEASURED: Final = (
 )
 
 
-def host_cases(model: Model, *, cores: int, float_file: bytes | None, max_clock: bool) -> tuple[BenchmarkCase, ...]:
+def cases_on_this_computer(
+    model: Model, *, cores: int, float_file: bytes | None, max_clock: bool
+) -> tuple[BenchmarkCase, ...]:
     """Return a case for each way to run a model on this computer; the simplest way comes first.
 
     cores       maximum number of threads

@@ -35,7 +35,7 @@ from fieldray.bench.benchmark_case import (
     read_images,
     report_header,
 )
-from fieldray.bench.device import NETWORK_SCOPE, Measurement, MeasurementOptions, measure_cases, timing_table
+from fieldray.bench.device import NETWORK_ONLY_SCOPE, Measurement, MeasurementOptions, measure_cases, timing_table
 from fieldray.bench.machine import LOAD_LEVELS, NO_LOAD, LoadLevel, MeasuredLoad
 from fieldray.domain.model import BackendName, Model
 from fieldray.domain.run import ProgressHandler
@@ -50,7 +50,7 @@ from fieldray.typed_json import parse_json
 
 # Each load runs alone for a second. Timing then lasts long enough for several bursts of a user's work.
 LOAD_STUDY_OPTIONS: Final = MeasurementOptions(
-    scopes=(NETWORK_SCOPE,), load_levels=LOAD_LEVELS, settle_s=1.0, min_duration_s=1.5
+    scopes=(NETWORK_ONLY_SCOPE,), load_levels=LOAD_LEVELS, load_measurement_s=1.0, min_duration_s=1.5
 )
 
 

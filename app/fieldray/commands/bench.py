@@ -168,15 +168,17 @@ def run_host(options: argparse.Namespace, console: Console) -> int:
 
     model = load_pack_to_measure(options)
     parts = _parts(lambda: model, console)
-    cases = device.host_cases(
+    cases = device.cases_on_this_computer(
         model,
         cores=usable_cores(),
         float_file=read_file_bytes(options.float_file) if options.float_file else None,
         max_clock=options.max_clock,
     )
-    network = partial(device.measure_cases, options=device.MeasurementOptions(scopes=(device.NETWORK_SCOPE,)))
+    network = partial(device.measure_cases, options=device.MeasurementOptions(scopes=(device.NETWORK_ONLY_SCOPE,)))
     measured, problems, images = _measured(options, console, cases, network)
-    report = device.device_report(measured, problems=problems, image_phrase=images, more_sentences=device.NOT_MEASURED)
+    report = device.device_report(
+        measured, problems=problems, image_phrase=images, more_sentences=device.NOT_MEASURED_SENTENCES
+    )
     return print_report(host_report(parts, measured=report), options.out, console)
 
 

@@ -9,8 +9,8 @@ from bench_cases import IMAGES, ReadersOfNames, Record
 
 from fieldray.bench.benchmark_case import find_usable_cases, read_images, time_images
 from fieldray.bench.device import (
-    FILE_SCOPE,
-    NETWORK_SCOPE,
+    FILE_TO_SCORES_SCOPE,
+    NETWORK_ONLY_SCOPE,
     MeasurementOptions,
     MeasurementSize,
     measure_cases,
@@ -22,7 +22,7 @@ from fieldray.reasons import reason
 
 def test_the_first_time_is_of_the_first_image_of_a_fresh_backend() -> None:
     record = Record("one")
-    assert time_case(record.case(), IMAGES, NETWORK_SCOPE, image_count=4) == [5, 2, 1, 1]
+    assert time_case(record.case(), IMAGES, NETWORK_ONLY_SCOPE, image_count=4) == [5, 2, 1, 1]
     assert record.events == ["one: start", "one: 10", "one: 20", "one: 30", "one: 10", "one: close"]
 
 
@@ -38,10 +38,10 @@ def test_repetitions_are_interleaved_and_each_is_fresh() -> None:
     starts = [event for event in events if "start" in event]
     assert starts == [f"{name}: start" for name in "aabbbbaa"]  # not always b after a
     assert [(one.case.name, one.scope) for one in measured] == [
-        ("a", NETWORK_SCOPE),
-        ("a", FILE_SCOPE),
-        ("b", NETWORK_SCOPE),
-        ("b", FILE_SCOPE),
+        ("a", NETWORK_ONLY_SCOPE),
+        ("a", FILE_TO_SCORES_SCOPE),
+        ("b", NETWORK_ONLY_SCOPE),
+        ("b", FILE_TO_SCORES_SCOPE),
     ]
     assert measured[0].times_ms_by_repetition == [[5, 2, 1], [5, 2, 1]]
     assert notes == ["repetition 1 of 2", "repetition 2 of 2"]

@@ -7,7 +7,14 @@ from pathlib import Path
 from bench_cases import Record
 
 from fieldray.bench.benchmark_case import BenchmarkReport, BulletList, Table
-from fieldray.bench.device import FILE_SCOPE, NETWORK_SCOPE, BackendCosts, EnergyMeter, Measurement, device_report
+from fieldray.bench.device import (
+    FILE_TO_SCORES_SCOPE,
+    NETWORK_ONLY_SCOPE,
+    BackendCosts,
+    EnergyMeter,
+    Measurement,
+    device_report,
+)
 from fieldray.domain.model import BackendName
 from fieldray.reasons import reason
 
@@ -16,8 +23,8 @@ def report() -> BenchmarkReport:
     case = Record("tiny on edgetpu").case("edgetpu")
     # later images: 8 and 12 ms, mean 10 ms = 100 a second
     measured = [
-        Measurement(case=case, scope=NETWORK_SCOPE, times_ms_by_repetition=[[30, 20, 8, 12]]),
-        Measurement(case=case, scope=FILE_SCOPE, times_ms_by_repetition=[[300, 60, 40, 40]]),
+        Measurement(case=case, scope=NETWORK_ONLY_SCOPE, times_ms_by_repetition=[[30, 20, 8, 12]]),
+        Measurement(case=case, scope=FILE_TO_SCORES_SCOPE, times_ms_by_repetition=[[300, 60, 40, 40]]),
     ]
     costs = BackendCosts(power_w_by_backend={"edgetpu": 2.0}, price_usd_by_backend={"edgetpu": 80.0})
     return device_report(measured, costs=costs, problems={"cpu": reason("no_runtime")}, image_phrase="2 images")
@@ -83,7 +90,7 @@ def test_measured_power_takes_precedence_over_stated_power() -> None:
         case = Record(name).case(name)
         one = Measurement(
             case=case,
-            scope=NETWORK_SCOPE,
+            scope=NETWORK_ONLY_SCOPE,
             times_ms_by_repetition=[[30, 20, 8, 12]],
             joules_and_seconds=[(3.0, 0.5), (7.0, 1.5)],
         )

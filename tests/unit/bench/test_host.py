@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fake_compilers import edgetpu_model
-from fieldray.bench.device import host_cases
+from fieldray.bench.device import cases_on_this_computer
 from fieldray.bench.host import (
     ComputerPart,
     ScreeningTrial,
@@ -75,7 +75,7 @@ def test_one_image_is_screened() -> None:
 
 
 def test_devices_that_can_run_a_pack_are_listed() -> None:
-    names = [case.name for case in host_cases(tiny_model(), cores=5, float_file=b"x", max_clock=True)]
+    names = [case.name for case in cases_on_this_computer(tiny_model(), cores=5, float_file=b"x", max_clock=True)]
     assert names == [
         "cpu, 1 thread",
         "cpu, 2 threads",
