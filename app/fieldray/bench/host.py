@@ -222,8 +222,8 @@ def _slow(machine: MachineFacts) -> Iterator[Reason]:
     """Yield each reason why this computer is slower than it could be."""
     if machine.vector_instructions is not None and not _FAST & set(machine.vector_instructions):
         yield reason("host_no_vectors")
-    if machine.saves_power and machine.governor:
-        yield reason("host_governor", governor=machine.governor)
+    if machine.saves_power and machine.cpu_governor:
+        yield reason("host_governor", governor=machine.cpu_governor)
     elif machine.saves_power:
         yield reason("host_power_plan", plan=machine.power_plan)
     if machine.is_on_battery:
@@ -245,7 +245,7 @@ def inspect_machine_facts(machine: MachineFacts) -> ComputerPart:
     )
     clock = f"{machine.clock_mhz:.0f} MHz" if machine.clock_mhz else "not reported by the system"
     highest = f", at most {machine.highest_clock_mhz:.0f} MHz" if machine.highest_clock_mhz else ""
-    plan = machine.governor or machine.power_plan or "not reported by the system"
+    plan = machine.cpu_governor or machine.power_plan or "not reported by the system"
     cores = f"{machine.cores} cores, {machine.threads} threads, {machine.usable_threads} for this program"
     facts = {
         "System": machine.system,

@@ -49,7 +49,7 @@ class MachineFacts:
     system: str
     processor: str
     vector_instructions: tuple[str, ...] | None
-    governor: str
+    cpu_governor: str
     power_plan: str
     saves_power: bool
     cores: int
@@ -71,7 +71,7 @@ def collect_machine_facts() -> MachineFacts:
         system=platform.platform(),
         processor=processor or platform.processor(),
         vector_instructions=vectors,
-        governor=governor,
+        cpu_governor=governor,
         power_plan=plan,
         saves_power=is_saving,
         cores=psutil.cpu_count(logical=False) or 0,
@@ -96,7 +96,7 @@ def _processor() -> tuple[str, tuple[str, ...] | None]:
 def _power() -> tuple[str, str, bool]:
     if sys.platform == "win32":
         return "", *windows_power_plan()
-    governor = linux_governor()
+    governor = linux_cpu_governor()
     return governor, "", governor == "powersave" and not linux_scales_clock_in_powersave()
 
 
@@ -141,7 +141,7 @@ def linux_processor(*, cpuinfo: Path = CPUINFO_FILE) -> tuple[str, tuple[str, ..
     return fields.get("model name", ""), tuple(known)
 
 
-def linux_governor(*, cpufreq: Path = CPUFREQ_FOLDER) -> str:
+def linux_cpu_governor(*, cpufreq: Path = CPUFREQ_FOLDER) -> str:
     """Read the name of the clock control, for example "performance"; empty for a fixed clock (virtual machines)."""
     return _file_text(cpufreq / "scaling_governor").strip()
 

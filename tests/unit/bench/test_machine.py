@@ -38,10 +38,10 @@ def test_linux_processors(tmp_path: Path, text: str, expected: object) -> None:
 
 
 def test_linux_governor(tmp_path: Path) -> None:
-    assert machine.linux_governor(cpufreq=tmp_path) == ""
+    assert machine.linux_cpu_governor(cpufreq=tmp_path) == ""
     (tmp_path / "scaling_governor").write_text("powersave\n")
     (tmp_path / "scaling_driver").write_text("intel_pstate\n")
-    assert machine.linux_governor(cpufreq=tmp_path) == "powersave"
+    assert machine.linux_cpu_governor(cpufreq=tmp_path) == "powersave"
     # this driver's "powersave" runs at full clock under load
     assert machine.linux_scales_clock_in_powersave(cpufreq=tmp_path)
     (tmp_path / "scaling_driver").write_text("acpi-cpufreq\n")
