@@ -76,7 +76,7 @@ _WIDE: Final = (3.0, 24.0)  # band-pass of the search, pixels of the frame
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class PriorPlacement:
     """A placement of the prior over the current image, with its similarity (NCC: normalised cross-correlation, -1..1).
 
     affine               maps positions of the current image to the prior
@@ -91,7 +91,7 @@ class Placement:
     inverted_similarity: float
 
 
-def find_placement(prior: Grey, current: Grey, *, prior_lungs: Mask, current_lungs: Mask) -> Placement:
+def find_placement(prior: Grey, current: Grey, *, prior_lungs: Mask, current_lungs: Mask) -> PriorPlacement:
     """Find the best placement of the prior over the current image by a coarse search.
 
     prior, current              images as `filter_structures` returns them
@@ -102,10 +102,10 @@ def find_placement(prior: Grey, current: Grey, *, prior_lungs: Mask, current_lun
     affine, best, worst = _search(*small, box, centre, _centre(prior_lungs), scale=scale)
     flipped, flipped_centre = small[0][:, ::-1], _centre(prior_lungs[:, ::-1])
     _, mirrored, _ = _search(flipped, small[1], box, centre, flipped_centre, scale=scale)
-    return Placement(affine, similarity=best, mirrored_similarity=mirrored, inverted_similarity=-worst)
+    return PriorPlacement(affine, similarity=best, mirrored_similarity=mirrored, inverted_similarity=-worst)
 
 
-def filter_structures(pixels: NDArray[np.uint8]) -> Grey:
+def keep_anatomical_structures(pixels: NDArray[np.uint8]) -> Grey:
     """Reduce an image (rows, columns) uint8 to ribs, heart and diaphragm: float32, almost independent of exposure."""
     return normalise_locally(band_pass(pixels, fine_px=_WIDE[0], coarse_px=_WIDE[1])[:, :, 0])
 
@@ -255,9 +255,9 @@ _MIN_TEXTURE: Final = 0.15  # local deviation, as a share of the deviation of th
 _SIMILARITY_PX: Final = 12.0
 
 
-def align(prior: FramedImage, current: FramedImage) -> tuple[Alignment, Placement]:
+def align(prior: FramedImage, current: FramedImage) -> tuple[Alignment, PriorPlacement]:
     """Align the prior to the current image; both must have lungs. Returns the alignment and the first placement."""
-    structures = filter_structures(prior.pixels), filter_structures(current.pixels)
+    structures = keep_anatomical_structures(prior.pixels), keep_anatomical_structures(current.pixels)
     placement = find_placement(*structures, prior_lungs=prior.lungs, current_lungs=current.lungs)
     compared = band_pass(prior.pixels), band_pass(current.pixels)
     outlines = outline_points(prior.lungs), outline_points(current.lungs)
@@ -444,7 +444,7 @@ _MIRRORED_BY: Final = 0.03
 _INVERTED_BY: Final = 0.03
 
 
-def reliability(alignment: Alignment, placement: Placement, lungs: Mask) -> float:
+def reliability(alignment: Alignment, placement: PriorPlacement, lungs: Mask) -> float:
     """Return a score, about 0..1.8; the higher, the more likely both images are X-rays of one patient.
 
     The score is a weighted sum of three figures: the similarity of the placement, the share of matches kept in the
@@ -464,7 +464,7 @@ def kept_match_share(alignment: Alignment, lungs: Mask) -> float:
     return float(np.mean(inside)) if len(inside) >= _MIN_MATCHES_IN_LUNGS else 0.0
 
 
-def alignment_problem(alignment: Alignment, placement: Placement, lungs: Mask) -> Reason | None:
+def alignment_problem(alignment: Alignment, placement: PriorPlacement, lungs: Mask) -> Reason | None:
     """Return the reason why an alignment is implausible, so that the images are not compared; None if plausible.
 
     alignment  the alignment of the images
@@ -585,7 +585,7 @@ def _regions(change: Grey, *, sign: int) -> list[ChangeRegion]:
     return found
 
 
-SERVICE: Final = "fieldray.comparison.compare:handle"
+COMPARISON_SERVICE: Final = "fieldray.comparison.compare:handle"
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

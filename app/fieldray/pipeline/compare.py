@@ -21,7 +21,7 @@ from typing import Final
 
 import numpy as np
 
-from fieldray.comparison.compare import COMPARE, SERVICE, CompareRequest
+from fieldray.comparison.compare import COMPARE, COMPARISON_SERVICE, CompareRequest
 from fieldray.domain.comparison import FRAME_SIDE, ComparisonProblem, FramedImage, ImageOfPair, PairComparison
 from fieldray.domain.finding import FailedOutcome, ImageFacts, Outcome, leading_finding
 from fieldray.domain.image import CoordinateMap, ImageRef
@@ -115,7 +115,7 @@ class ComparedPair:
 
 def make_comparison_process() -> Child:
     """Return the child process that compares images. The process is not started yet."""
-    return Child(SERVICE, memory_limit_mb=_MEMORY_LIMIT_MB)
+    return Child(COMPARISON_SERVICE, memory_limit_mb=_MEMORY_LIMIT_MB)
 
 
 class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
