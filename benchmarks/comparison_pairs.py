@@ -17,7 +17,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.comparison.matching import Displacement, Grey, blur, warp
+from fieldray.comparison.matching import Displacement, GreyFloatImage, blur, warp
 from fieldray.domain.comparison import FRAME_SIDE, FramedImage
 from fieldray.domain.image import CoordinateMap, ImageHeader, ImageRef
 from fieldray.domain.mask import Mask
@@ -153,5 +153,5 @@ def insert_opacity(image: FramedImage, generator: np.random.Generator) -> tuple[
     radius, contrast = generator.uniform(*_RADII_PX), generator.uniform(*_CONTRASTS)
     down, across = np.mgrid[:FRAME_SIDE, :FRAME_SIDE]
     distance = np.hypot(down - rows[index], across - columns[index]) / radius
-    profile: Grey = np.where(distance < 1, 0.5 * (1 + np.cos(np.pi * np.square(distance.clip(0, 1)))), 0)
+    profile: GreyFloatImage = np.where(distance < 1, 0.5 * (1 + np.cos(np.pi * np.square(distance.clip(0, 1)))), 0)
     return to_framed_image(image.pixels + 255 * contrast * profile, image.lungs), np.asarray(profile > 0.5)

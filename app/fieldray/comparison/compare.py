@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from fieldray.comparison.matching import (
     Affine,
     Displacement,
-    Grey,
+    GreyFloatImage,
     Peaks,
     Points,
     band_pass,
@@ -91,7 +91,9 @@ class PriorPlacement:
     inverted_similarity: float
 
 
-def find_placement(prior: Grey, current: Grey, *, prior_lungs: Mask, current_lungs: Mask) -> PriorPlacement:
+def find_placement(
+    prior: GreyFloatImage, current: GreyFloatImage, *, prior_lungs: Mask, current_lungs: Mask
+) -> PriorPlacement:
     """Find the best placement of the prior over the current image by a coarse search.
 
     prior, current              images as `filter_structures` returns them
@@ -105,14 +107,14 @@ def find_placement(prior: Grey, current: Grey, *, prior_lungs: Mask, current_lun
     return PriorPlacement(affine, similarity=best, mirrored_similarity=mirrored, inverted_similarity=-worst)
 
 
-def keep_anatomical_structures(pixels: NDArray[np.uint8]) -> Grey:
+def keep_anatomical_structures(pixels: NDArray[np.uint8]) -> GreyFloatImage:
     """Reduce an image (rows, columns) uint8 to ribs, heart and diaphragm: float32, almost independent of exposure."""
     return normalise_locally(band_pass(pixels, fine_px=_WIDE[0], coarse_px=_WIDE[1])[:, :, 0])
 
 
 def _search(
-    prior: Grey,
-    current: Grey,
+    prior: GreyFloatImage,
+    current: GreyFloatImage,
     box: tuple[slice, slice],
     centre: NDArray[np.float64],
     prior_centre: NDArray[np.float64],
@@ -153,9 +155,9 @@ def _turn(angle: float) -> NDArray[np.float64]:
     return np.array([[np.cos(radians), -np.sin(radians)], [np.sin(radians), np.cos(radians)]])
 
 
-def _coarse(image: Grey) -> Grey:
+def _coarse(image: GreyFloatImage) -> GreyFloatImage:
     side = FRAME_SIDE // _COARSE
-    means: Grey = image.reshape(side, _COARSE, side, _COARSE).mean(axis=(1, 3))
+    means: GreyFloatImage = image.reshape(side, _COARSE, side, _COARSE).mean(axis=(1, 3))
     return means
 
 
@@ -285,7 +287,9 @@ def align(prior: FramedImage, current: FramedImage) -> tuple[Alignment, PriorPla
     return done, placement
 
 
-def _matches(prior: Grey, current: Grey, field: Displacement, step: _MatchingRound) -> tuple[Points, Peaks]:
+def _matches(
+    prior: GreyFloatImage, current: GreyFloatImage, field: Displacement, step: _MatchingRound
+) -> tuple[Points, Peaks]:
     """Search templates of the current image, taken on a grid, in the prior warped by `field`.
 
     Returns the positions of the templates (n, 2) and the peaks of their matches.
@@ -310,12 +314,12 @@ def _matches(prior: Grey, current: Grey, field: Displacement, step: _MatchingRou
     return positions.astype(np.float64) - 0.5, replace(peaks, rows=peaks.rows - rows, columns=peaks.columns - columns)
 
 
-def cut_squares(image: Grey, corners: NDArray[np.intp], side: int) -> Grey:
+def cut_squares(image: GreyFloatImage, corners: NDArray[np.intp], side: int) -> GreyFloatImage:
     """Cut squares (n, side, side, channels) out of an image at their upper left corners (n, 2), each (row, column)."""
     return np.stack([image[row : row + side, column : column + side] for row, column in corners])
 
 
-def _has_texture(image: Grey, positions: NDArray[np.intp], half: int) -> NDArray[np.bool_]:
+def _has_texture(image: GreyFloatImage, positions: NDArray[np.intp], half: int) -> NDArray[np.bool_]:
     energy = np.square(image - image.mean(axis=(0, 1))).sum(axis=2)
     local = blur(energy, half / 2)[positions[:, 0].clip(0, FRAME_SIDE - 1), positions[:, 1].clip(0, FRAME_SIDE - 1)]
     return np.asarray(local > _MIN_TEXTURE**2 * energy.mean())
@@ -386,7 +390,9 @@ def _relaxed(
     return field, is_good
 
 
-def similarity(prior: Grey, current: Grey, inside: Mask, *, displacement: Displacement | None) -> float:
+def similarity(
+    prior: GreyFloatImage, current: GreyFloatImage, inside: Mask, *, displacement: Displacement | None
+) -> float:
     """Return the mean NCC of two images, filtered by `filter_structures`, inside a mask: -1..1; 0 for an empty mask.
 
     displacement  the displacement by which the prior is warped first; None for no warping
@@ -396,12 +402,12 @@ def similarity(prior: Grey, current: Grey, inside: Mask, *, displacement: Displa
     return float(local[inside].mean()) if inside.any() else 0.0
 
 
-def local_similarity(first: Grey, second: Grey) -> Grey:
+def local_similarity(first: GreyFloatImage, second: GreyFloatImage) -> GreyFloatImage:
     """Return the NCC (rows, columns) in -1..1 of two filtered images in a Gaussian window around each pixel."""
     one, other = (image - blur(image, _SIMILARITY_PX) for image in (first, second))
     energies = blur(np.square(one), _SIMILARITY_PX) * blur(np.square(other), _SIMILARITY_PX)
     local = blur(one * other, _SIMILARITY_PX) / np.sqrt(energies.clip(1e-12, None))
-    similarity: Grey = local.clip(-1, 1).astype(np.float32, copy=False)
+    similarity: GreyFloatImage = local.clip(-1, 1).astype(np.float32, copy=False)
     return similarity
 
 
@@ -510,7 +516,7 @@ def compared_area(prior: FramedImage, current: FramedImage, displacement: Displa
 
 def averaged_differences(
     warped_prior: NDArray[np.float32], current: FramedImage, inside: Mask
-) -> Mapping[tuple[float, float], Grey]:
+) -> Mapping[tuple[float, float], GreyFloatImage]:
     """Return the difference of two images (rows, columns), averaged over areas of several sizes.
 
     Each key is (smaller size, larger size), as in `BAND_NOISE_FLOORS`. Each value is the average over the smaller size
@@ -526,21 +532,21 @@ def averaged_differences(
     return found
 
 
-def _normalised(image: NDArray[Any], inside: Mask) -> Grey:
+def _normalised(image: NDArray[Any], inside: Mask) -> GreyFloatImage:
     """Normalise an image to zero mean and unit deviation inside the lungs."""
     grey = image.astype(np.float32)
     values = grey[inside]
-    normal: Grey = (grey - values.mean()) / max(float(values.std()), _MIN_DEVIATION)
+    normal: GreyFloatImage = (grey - values.mean()) / max(float(values.std()), _MIN_DEVIATION)
     return normal
 
 
-def robust_deviation(average: Grey, inside: Mask) -> float:
+def robust_deviation(average: GreyFloatImage, inside: Mask) -> float:
     """Estimate the standard deviation of an image inside a mask from the median absolute deviation."""
     values = average[inside]
     return _GAUSSIAN * float(np.median(np.abs(values - np.median(values))))
 
 
-def measure_change(prior: FramedImage, current: FramedImage, displacement: Displacement) -> Grey:
+def measure_change(prior: FramedImage, current: FramedImage, displacement: Displacement) -> GreyFloatImage:
     """Return the change of each pixel: (rows, columns) float32 in units of the noise.
 
     The change is positive where the current image is denser (whiter). Each pixel has the strongest change of all sizes
@@ -556,7 +562,7 @@ def measure_change(prior: FramedImage, current: FramedImage, displacement: Displ
     return strongest
 
 
-def change_regions(change: Grey) -> tuple[ChangeRegion, ...]:
+def change_regions(change: GreyFloatImage) -> tuple[ChangeRegion, ...]:
     """Return the connected regions whose change reaches `MIN_REGION_STRENGTH`, the strongest first.
 
     A region extends as far as the change is at least `WEAKEST_SHOWN_CHANGE`.
@@ -565,7 +571,7 @@ def change_regions(change: Grey) -> tuple[ChangeRegion, ...]:
     return tuple(sorted(found, key=lambda region: -abs(region.strength))[:_MAX_REGIONS])
 
 
-def _regions(change: Grey, *, sign: int) -> list[ChangeRegion]:
+def _regions(change: GreyFloatImage, *, sign: int) -> list[ChangeRegion]:
     signed = sign * change
     labels = components(signed >= WEAKEST_SHOWN_CHANGE)
     found = list[ChangeRegion]()

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from fieldray.domain.comparison import FRAME_SIDE, sample_at
 
-Grey = NDArray[np.float32]
+GreyFloatImage = NDArray[np.float32]
 
 # Standard deviations of the two Gaussians of the band-pass, in pixels of a frame of 512.
 FINE_SIGMA_PX: Final = 1.5
@@ -40,7 +40,9 @@ _REACH: Final = 3.5  # half width of a Gaussian filter, in standard deviations
 _MIN_DEVIATION: Final = 2.0  # grey levels: flatter parts are noise, which must not look like structure
 
 
-def band_pass(image: NDArray[Any], *, fine_px: float = FINE_SIGMA_PX, coarse_px: float = COARSE_SIGMA_PX) -> Grey:
+def band_pass(
+    image: NDArray[Any], *, fine_px: float = FINE_SIGMA_PX, coarse_px: float = COARSE_SIGMA_PX
+) -> GreyFloatImage:
     """Filter an image by a difference of two Gaussians. Returns (rows, columns, 1) float32.
 
     The result shows structures of the size of ribs and vessels. Finer noise and coarser brightness are removed.
@@ -51,14 +53,14 @@ def band_pass(image: NDArray[Any], *, fine_px: float = FINE_SIGMA_PX, coarse_px:
     return (blur(grey, fine_px) - blur(grey, coarse_px))[..., None]
 
 
-def blur(image: Grey, sigma_px: float) -> Grey:
+def blur(image: GreyFloatImage, sigma_px: float) -> GreyFloatImage:
     """Blur an image (rows, columns) with a Gaussian along rows and columns. The border is reflected."""
     down, across = _gaussian(image.shape[0], sigma_px), _gaussian(image.shape[1], sigma_px)
-    smooth: Grey = np.matmul(np.matmul(down, image), across.T)
+    smooth: GreyFloatImage = np.matmul(np.matmul(down, image), across.T)
     return smooth
 
 
-def normalise_locally(image: NDArray[Any]) -> Grey:
+def normalise_locally(image: NDArray[Any]) -> GreyFloatImage:
     """Subtract the local mean of an image and divide by the local standard deviation.
 
     The result hardly depends on exposure and processing.
@@ -66,12 +68,12 @@ def normalise_locally(image: NDArray[Any]) -> Grey:
     grey = image.astype(np.float32)
     centred = grey - blur(grey, LOCAL_SIGMA_PX)
     deviation = np.sqrt(blur(np.square(centred), LOCAL_SIGMA_PX).clip(0, None))
-    normal: Grey = (centred / np.maximum(deviation, _MIN_DEVIATION)).astype(np.float32, copy=False)
+    normal: GreyFloatImage = (centred / np.maximum(deviation, _MIN_DEVIATION)).astype(np.float32, copy=False)
     return normal
 
 
 @lru_cache(maxsize=32)
-def _gaussian(size: int, sigma_px: float) -> Grey:
+def _gaussian(size: int, sigma_px: float) -> GreyFloatImage:
     """Return the weights (size, size) of a Gaussian filter; each row adds up to 1.
 
     The filter is a matrix, because a matrix product is the fastest way to filter in NumPy.
@@ -312,7 +314,7 @@ class Affine:
         return moved.astype(np.float32)
 
 
-IDENTITY: Final = Affine(np.eye(2), np.zeros(2))
+IDENTITY_AFFINE: Final = Affine(np.eye(2), np.zeros(2))
 
 
 def relax_mesh(

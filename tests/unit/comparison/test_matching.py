@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fieldray.comparison.compare import outline_matches, outline_points
 from fieldray.comparison.matching import (
-    IDENTITY,
+    IDENTITY_AFFINE,
     MIN_JACOBIAN,
     Affine,
     blur,
@@ -108,7 +108,7 @@ GRID = np.stack(np.meshgrid(np.arange(20, 500, 40.0), np.arange(20, 500, 40.0), 
 
 def test_matches_that_cross_do_not_fold_the_mesh() -> None:
     targets = GRID + np.random.default_rng(1).normal(0, 60, GRID.shape)
-    field, _ = relax_mesh(GRID, targets, np.ones(len(GRID)), rest=IDENTITY, stiffness=0.01)
+    field, _ = relax_mesh(GRID, targets, np.ones(len(GRID)), rest=IDENTITY_AFFINE, stiffness=0.01)
     assert min_jacobian(field) >= MIN_JACOBIAN
 
 
@@ -128,7 +128,7 @@ def test_warping_takes_the_pixel_at_position_plus_displacement() -> None:
     np.testing.assert_array_equal(warp(image, np.zeros((6, 8, 2))), image)
 
 
-STILL = IDENTITY.displacement()
+STILL = IDENTITY_AFFINE.displacement()
 
 
 def disc(radius: float) -> np.ndarray:
