@@ -191,7 +191,7 @@ class ComparisonController(QObject):
         pair = self.comparison
         if pair is None or not pair.is_comparable:
             return None
-        lead = pair.prior_position if to_prior else pair.current_position
+        lead = pair.position_in_prior if to_prior else pair.position_in_current
         return lambda point: lead(point[1], point[0])[::-1]
 
     def comparison_records(self) -> tuple[ComparisonRecord, ...]:

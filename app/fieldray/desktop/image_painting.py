@@ -541,7 +541,7 @@ def _bent(
     rows, columns = ((np.arange(side) + 0.5) * step for side in shape)
     for start in range(0, shape[0], _BAND_ROWS):
         band = slice(start, start + _BAND_ROWS)
-        places = pair.prior_position(*np.meshgrid(rows[band], columns, indexing="ij"))
+        places = pair.position_in_prior(*np.meshgrid(rows[band], columns, indexing="ij"))
         bent[band] = np.rint(sample_at(level, *(place / 2**number - 0.5 for place in places)))
     return bent
 
@@ -552,7 +552,7 @@ def _mesh(pair: PairComparison, there: CoordinateMap) -> QPainterPath:
     there  maps the frame of the prior image to its file
     """
     lines = np.arange(0, FRAME_SIDE + 1, _MESH_STEP, dtype=np.float64)
-    down, across = pair.current_position(*there.to_image(*np.meshgrid(lines, lines, indexing="ij")))
+    down, across = pair.position_in_current(*there.to_image(*np.meshgrid(lines, lines, indexing="ij")))
     points, path = np.stack((across, down), axis=-1), QPainterPath()
     for lane in (*points, *points.transpose(1, 0, 2)):
         path.addPolygon([QPointF(x, y) for x, y in lane.tolist()])

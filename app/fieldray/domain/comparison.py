@@ -214,7 +214,7 @@ class PairComparison:
         """The alignment, even if it was rejected as implausible; None if the images could not be aligned at all."""
         return self.aligned_pair.alignment if self.aligned_pair else self.rejected_alignment
 
-    def prior_position(self, row: Coordinate, column: Coordinate) -> tuple[Coordinate, Coordinate]:
+    def position_in_prior(self, row: Coordinate, column: Coordinate) -> tuple[Coordinate, Coordinate]:
         """Map a position in the current image to the prior image.
 
         Rows and columns are in pixels of each image's file; 0 is the upper or left edge of the first pixel. Raises
@@ -224,7 +224,7 @@ class PairComparison:
         at = np.stack(current.to_input(row, column))
         return prior.to_image(*(at + _displacement(field, at)))
 
-    def current_position(self, row: Coordinate, column: Coordinate) -> tuple[Coordinate, Coordinate]:
+    def position_in_current(self, row: Coordinate, column: Coordinate) -> tuple[Coordinate, Coordinate]:
         """Map a position in the prior image to the current image: the inverse of `prior_position`.
 
         Rows and columns are in pixels of each image's file; 0 is the upper or left edge of the first pixel. Raises

@@ -54,18 +54,18 @@ def test_a_position_is_mapped_to_the_other_image_and_back() -> None:
         alignment=alignment(displacement=bent), warped_prior=flat.astype(np.uint8), change=flat, regions=()
     )
     pair = PairComparison(prior=framed(scale=4.0, top=0.0), current=framed(scale=2.0, top=100.0), aligned_pair=aligned)
-    row, column = pair.prior_position(300.0, 400.0)  # (100, 200) of the frame
+    row, column = pair.position_in_prior(300.0, 400.0)  # (100, 200) of the frame
     # The first pixel's centre lies at 0.5.
     down, across = 8 + 6 * np.sin(199.5 / 60), -5 + 6 * np.cos(99.5 / 60)
     assert (row, column) == pytest.approx((4 * (100 + down), 4 * (200 + across)), abs=2e-3)
-    assert pair.current_position(row, column) == pytest.approx((300.0, 400.0), abs=2e-3)
-    many = pair.current_position(*pair.prior_position(np.array([[300.0, 400.0]]), np.array([[400.0, 500.0]])))
+    assert pair.position_in_current(row, column) == pytest.approx((300.0, 400.0), abs=2e-3)
+    many = pair.position_in_current(*pair.position_in_prior(np.array([[300.0, 400.0]]), np.array([[400.0, 500.0]])))
     assert np.array(many) == pytest.approx(np.array([[[300.0, 400.0]], [[400.0, 500.0]]]), abs=2e-3)
 
 
 def test_an_incomparable_pair_maps_no_position() -> None:
     pair = PairComparison(prior=None, current=None, problem=ComparisonProblem(reason=reason("compare_cut")))
-    for lead in (pair.prior_position, pair.current_position):
+    for lead in (pair.position_in_prior, pair.position_in_current):
         with pytest.raises(ValueError, match="nothing of this pair"):
             lead(1.0, 1.0)
 
