@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
 from fieldray.commands.console import Console, duration_text, progress_text
-from fieldray.domain.finding import Category, ResultCount, can_be_fixed_by_turning, count_of_outcome, image_count
+from fieldray.domain.finding import Category, ResultCount, can_be_fixed_by_turning, image_count, result_count_of_outcome
 from fieldray.domain.history import ResultBrief
 from fieldray.domain.intended_use import PatientNoteCounts, intended_patients_sentence
 from fieldray.domain.model import Model, OperatingPoint
@@ -156,8 +156,8 @@ class PackSummary:
         for kind in result_counts:
             self.counts[kind.category] += kind.result_count
             self.patients.add(kind)
-            self.folders += kind.result_count * (not FOLDER_PROBLEM_CODES.isdisjoint(kind.codes))
-            self.read_first += kind.legacy_read_first_count
+            self.folders += kind.result_count * (not FOLDER_PROBLEM_CODES.isdisjoint(kind.reason_and_note_codes))
+            self.read_first += kind.legacy_model_read_first_count
 
     def set_counts(self, result_counts: Iterable[ResultCount]) -> None:
         """Replace the pack's counts by the counts `result_counts`, which were read from the database after the run.
@@ -406,7 +406,7 @@ class RunReport:
             self._note_answer(answer)
 
     def _note_answer(self, answer: StoredResult) -> None:
-        pack, kind = self._packs[answer.pack_position], count_of_outcome(answer.outcome)
+        pack, kind = self._packs[answer.pack_position], result_count_of_outcome(answer.outcome)
         pack.add_counts([kind])
         pack.resumed += answer.is_reused
         if self._emit or self._watches:
@@ -414,7 +414,11 @@ class RunReport:
             made = {"pack": model.pack_name, "model_sha256": model.model_sha256, "lungs_pack": model.lungs_pack}
             line = image_result_values(answer.outcome, **made)
             known_by = ("sample" if answer.is_recognised_by_sample else "content") if answer.is_reused else None
-            images = int(kind.category != "not_an_image") if FOLDER_PROBLEM_CODES.isdisjoint(kind.codes) else None
+            images = (
+                int(kind.category != "not_an_image")
+                if FOLDER_PROBLEM_CODES.isdisjoint(kind.reason_and_note_codes)
+                else None
+            )
             if self._emit:
                 self._emit(json.dumps({**line, "images": images, "taken_over_by": known_by}))
             elif not known_by:

@@ -35,7 +35,7 @@ from fieldray.desktop.verdict_controller import ReadMarks, VerdictController
 from fieldray.desktop.verdicts import VerdictSubject
 from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.desktop.worklist_rows import WorkListRow, pack_title
-from fieldray.domain.finding import FailedOutcome, Outcome, count_of_outcome
+from fieldray.domain.finding import FailedOutcome, Outcome, result_count_of_outcome
 from fieldray.domain.history import DeletionResult
 from fieldray.domain.intended_use import PatientNoteCounts, intended_patients_sentence
 from fieldray.domain.model import BackendName, Manifest
@@ -433,7 +433,7 @@ class Controller(QObject):
         pack  position of the pack in the run
         """
         before = self._patients[pack].unintended_image_count
-        self._patients[pack].add(count_of_outcome(outcome))
+        self._patients[pack].add(result_count_of_outcome(outcome))
         self._lost_files += pack == 0 and isinstance(outcome, FailedOutcome) and outcome.reason.code in _LOST_FILES
         if before == 0 and self._patients[pack].unintended_image_count:
             self._note_patients()

@@ -36,7 +36,7 @@ from fieldray.domain.finding import (
     RefusedOutcome,
     ScreenedOutcome,
     can_be_fixed_by_turning,
-    can_be_overruled,
+    can_refusal_be_overruled,
     lungs_of,
     notes_of,
     override_notes,
@@ -254,7 +254,7 @@ class ResultPanel(QScrollArea):
     def _add_overrides(self, column: QVBoxLayout, row: WorkListRow) -> None:
         """Add buttons for a refused image to a layout: screen in spite of the refusal, or turn the image."""
         why, text = row.outcome.reason if isinstance(row.outcome, RefusedOutcome) else None, self._translator.text
-        if why is None or not can_be_overruled(why):
+        if why is None or not can_refusal_be_overruled(why):
             return
         offered = [(text("Screen this image anyway"), RefusalOverrides(overrules=True))]
         if can_be_fixed_by_turning(why):

@@ -333,7 +333,7 @@ def image_count(counts: Mapping[Category, int]) -> int:
     return sum(counts.values()) - counts.get("not_an_image", 0)
 
 
-def can_be_overruled(why: Reason) -> bool:
+def can_refusal_be_overruled(why: Reason) -> bool:
     """Return whether a person may have an image screened although the image was refused for this reason."""
     return why.code in _OVERRULABLE
 
@@ -446,22 +446,22 @@ class ResultCount:
     """
 
     category: Category
-    codes: tuple[str, ...]
+    reason_and_note_codes: tuple[str, ...]
     result_count: int
 
     @property
-    def legacy_read_first_count(self) -> int:
+    def legacy_model_read_first_count(self) -> int:
         """The number of images that are to be read first and still have the class *abnormal* or *normal*.
 
         The number is above 0 only for a legacy model of the dissertation. Such a model has two classes, and an image to
         be read first stays in its class.
         """
         is_classed = self.category in ("abnormal", "normal")
-        return self.result_count if is_classed and not READ_FIRST_CODES.isdisjoint(self.codes) else 0
+        return self.result_count if is_classed and not READ_FIRST_CODES.isdisjoint(self.reason_and_note_codes) else 0
 
 
-def count_of_outcome(outcome: Outcome) -> ResultCount:
+def result_count_of_outcome(outcome: Outcome) -> ResultCount:
     """Return the `ResultCount` of a single outcome. The number in the result is 1."""
     why = reason_of(outcome)
     codes = tuple(said.code for said in (*([why] if why else []), *notes_of(outcome)))
-    return ResultCount(category=outcome.category, codes=codes, result_count=1)
+    return ResultCount(category=outcome.category, reason_and_note_codes=codes, result_count=1)

@@ -210,9 +210,13 @@ class PatientNoteCounts:
                       body part are added to `unintended_image_count`. Results with the note that the age is not stated
                       are added to `unstated_age_count`. All other results change no count
         """
-        is_unintended = result_count.category == "refused" and not _OTHERS.isdisjoint(result_count.codes)
+        is_unintended = result_count.category == "refused" and not _OTHERS.isdisjoint(
+            result_count.reason_and_note_codes
+        )
         self.unintended_image_count += result_count.result_count * is_unintended
-        self.unstated_age_count += result_count.result_count * (AGE_NOTE_CODES[False] in result_count.codes)
+        self.unstated_age_count += result_count.result_count * (
+            AGE_NOTE_CODES[False] in result_count.reason_and_note_codes
+        )
 
     def notes(self, accepted: HeaderRules) -> tuple[Reason, ...]:
         """Return notes on the number of images of unintended patients, and of images without a stated age.

@@ -16,7 +16,7 @@ from fieldray.domain.finding import (
     Outcome,
     ResultCount,
     can_be_fixed_by_turning,
-    can_be_overruled,
+    can_refusal_be_overruled,
     most_urgent_pack_position,
 )
 from fieldray.domain.image import NO_CORRECTION, Correction, ImageRef
@@ -282,7 +282,7 @@ class RefusalOverrides:
 
         correction  the correction with which the refused image was read
         """
-        return self.overrules and can_be_overruled(why) and not self.will_turn(why, correction)
+        return self.overrules and can_refusal_be_overruled(why) and not self.will_turn(why, correction)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

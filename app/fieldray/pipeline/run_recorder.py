@@ -25,8 +25,8 @@ from fieldray.domain.finding import (
     Outcome,
     ResultCount,
     ScreenedOutcome,
-    count_of_outcome,
     override_notes,
+    result_count_of_outcome,
 )
 from fieldray.domain.image import ImageRef
 from fieldray.domain.intended_use import update_age_notes
@@ -117,7 +117,7 @@ class RunRecorder:
                 self._failures[failed.reason.code] += 1
                 self._why_failed.setdefault(failed.reason.code, failed.reason)
             for answer in image.results:
-                self._packs[answer.pack_position].note([count_of_outcome(answer.outcome)])
+                self._packs[answer.pack_position].note([result_count_of_outcome(answer.outcome)])
                 self._packs[answer.pack_position].reused_by_content += answer.is_reused
         return [ImageDone(image=image) for image in images]
 
@@ -187,9 +187,9 @@ class _PackCounts:
     def note(self, kinds: Iterable[ResultCount]) -> None:
         for kind in kinds:
             self.images += kind.result_count * (kind.category != "not_an_image")
-            self.out_of_distribution += kind.result_count * (_UNLIKE in kind.codes)
-            self.overridden += kind.result_count * (not OVERRIDE_NOTE_CODES.isdisjoint(kind.codes))
-            self.read_first += kind.legacy_read_first_count
+            self.out_of_distribution += kind.result_count * (_UNLIKE in kind.reason_and_note_codes)
+            self.overridden += kind.result_count * (not OVERRIDE_NOTE_CODES.isdisjoint(kind.reason_and_note_codes))
+            self.read_first += kind.legacy_model_read_first_count
 
     @property
     def notes(self) -> Notes:

@@ -395,7 +395,7 @@ def result_count_of(row: sqlite3.Row) -> ResultCount:
     with_checked_types(row)
     why = [parse_json(row["reason"], StoredReason)] if row["reason"] else []
     codes = tuple(each.code for each in (*why, *parse_json(row["notes"], tuple[StoredReason, ...])))
-    return ResultCount(category=category_of_row(row), codes=codes, result_count=row["number"])
+    return ResultCount(category=category_of_row(row), reason_and_note_codes=codes, result_count=row["number"])
 
 
 def drift_sample_of(row: sqlite3.Row) -> DriftSample:

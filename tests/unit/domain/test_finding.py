@@ -18,7 +18,7 @@ from fieldray.domain.finding import (
     Finding,
     calibrate,
     can_be_fixed_by_turning,
-    can_be_overruled,
+    can_refusal_be_overruled,
     decide,
     decide_by_larger_output,
     is_borderline,
@@ -208,7 +208,7 @@ def test_which_refusals_can_be_overruled_or_corrected() -> None:
     overruled = {*turned, "view", "body_part", "for_processing", "image_type", "not_frontal_chest", "unlike_training"}
     for code in (*overruled, "modality", "blank", "truncated"):
         why = reason(code, **NAMED.get(code, {}))
-        assert can_be_overruled(why) == (code in overruled)
+        assert can_refusal_be_overruled(why) == (code in overruled)
         assert can_be_fixed_by_turning(why) == (code in turned)
 
 

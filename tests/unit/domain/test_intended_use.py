@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import shipped_packs
-from fieldray.domain.finding import Category, RefusedOutcome, count_of_outcome
+from fieldray.domain.finding import Category, RefusedOutcome, result_count_of_outcome
 from fieldray.domain.image import ImageHeader
 from fieldray.domain.intended_use import (
     HeaderMatch,
@@ -104,7 +104,7 @@ def test_images_outside_the_packs_purpose_are_counted() -> None:
         ("body_part", {"body_part": "HAND"}),
         ("view", {"view": "LL"}),
     ):
-        count.add(count_of_outcome(RefusedOutcome(ref=image_ref(), reason=reason(code, **values))))
+        count.add(result_count_of_outcome(RefusedOutcome(ref=image_ref(), reason=reason(code, **values))))
     assert [note.code for note in count.notes(CHILDREN)] == ["other_patients"]
     assert "2 images do not match this pack" in count.notes(CHILDREN)[0].text
 

@@ -223,7 +223,9 @@ def test_reused_results_can_be_published_as_counts_by_class(images: Path) -> Non
     taken_over = [event for event in second.events if isinstance(event, ResultsTakenOver)]
     counts = Counter[tuple[str, tuple[str, ...]]]()
     for event in taken_over:
-        counts.update({(kind.category, kind.codes): kind.result_count for kind in event.result_counts[0]})
+        counts.update(
+            {(kind.category, kind.reason_and_note_codes): kind.result_count for kind in event.result_counts[0]}
+        )
     assert counts == {("normal", ()): 3, ("abnormal", ()): 1, ("refused", ("blank",)): 1}
     with HistoryQuery(second.database) as query:
         rows = [result.row_id for result in query.results(second.batch.run_id)]

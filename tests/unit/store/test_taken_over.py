@@ -239,11 +239,11 @@ def test_given_rows_are_read_and_counted(store: ResultStore) -> None:
         assert len(query.images(rows, looks_inside=False)) == 4  # the values shown in a list do not include the mask
         with pytest.raises(StorageProblem):
             query.result(rows[3])
-        kinds = sorted(query.count_results(rows)[0], key=lambda kind: kind.codes)
+        kinds = sorted(query.count_results(rows)[0], key=lambda kind: kind.reason_and_note_codes)
     assert kinds == [
-        ResultCount(category="abnormal", codes=(), result_count=2),
-        ResultCount(category="abnormal", codes=("perhaps_mirrored",), result_count=1),
-        ResultCount(category="refused", codes=("view",), result_count=1),
+        ResultCount(category="abnormal", reason_and_note_codes=(), result_count=2),
+        ResultCount(category="abnormal", reason_and_note_codes=("perhaps_mirrored",), result_count=1),
+        ResultCount(category="refused", reason_and_note_codes=("view",), result_count=1),
     ]
     # A file that failed at first: its row exists already, and is counted once.
     store.save_image(run_id, dataclasses.replace(made[0], ref=made[2].ref), spec=SPEC)
