@@ -53,8 +53,8 @@ def test_the_presets_are_the_files_window_and_four_more() -> None:
     assert presets[2].center < presets[1].center < presets[3].center
 
 
-def _shown(maps: NDArray[np.float32], of: Manifest) -> heat_map.ShownMap:
-    found = heat_map.shown_map(replace(screened(1, 0.9), class_maps=maps), of)
+def _shown(maps: NDArray[np.float32], of: Manifest) -> heat_map.ShownHeatMap:
+    found = heat_map.shown_heat_map(replace(screened(1, 0.9), class_maps=maps), of)
     assert found is not None
     return found
 
@@ -78,7 +78,7 @@ def test_heat_begins_at_zero_evidence_and_is_full_one_span_above(measured: dict[
     shown = _shown(np.array([[[-9.0, 0.0, 3.0, 6.0, 99.0]]], np.float32), manifest(metrics=measured))
     assert shown.evidence_threshold == 0.0  # the point lies at -0.364
     assert shown.colour_span == span
-    assert shown.strength.tolist() == [[0.0, 0.0, 3.0 / span, 6.0 / span, 1.0]]
+    assert shown.colour_strength.tolist() == [[0.0, 0.0, 3.0 / span, 6.0 / span, 1.0]]
 
 
 def test_zero_evidence_is_the_calibrated_operating_point_and_at_least_even_odds() -> None:
@@ -114,9 +114,9 @@ def test_the_map_covers_what_the_tensor_covered() -> None:
     # A tensor of 224 x 224 whose rows are 3 and columns 2 image pixels, cut 5 and 1 from the edges; 14 x 14 cells.
     seen = screened(1, 0.9)
     seen = replace(seen, facts=replace(seen.facts, input_to_image=CoordinateMap(3.0, 5.0, 2.0, 1.0)))
-    shown = heat_map.shown_map(seen, manifest())
+    shown = heat_map.shown_heat_map(seen, manifest())
     assert shown is not None
-    assert shown.field_of_view == (1.0, 5.0, 448.0, 672.0)
+    assert shown.network_field_of_view == (1.0, 5.0, 448.0, 672.0)
     assert (shown.cells_to_image.row_scale, shown.cells_to_image.column_scale) == (48.0, 32.0)
 
 

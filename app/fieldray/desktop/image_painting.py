@@ -138,13 +138,13 @@ class HeatMap:
 
 def heat_map_of(row: WorkListRow) -> HeatMap | None:
     """Return the heat map of the finding that decides the class in a row; None if the finding has no heat map."""
-    shown = heat_map.shown_map(row.outcome, row.manifest) if row.manifest else None
+    shown = heat_map.shown_heat_map(row.outcome, row.manifest) if row.manifest else None
     if shown is None:
         return None
-    shares = shown.strength
+    shares = shown.colour_strength
     return HeatMap(
         colour_image(heat_map.colours(heat_map.enlarge_smoothly(shares))),
-        QRectF(*shown.field_of_view),
+        QRectF(*shown.network_field_of_view),
         not shares.any(),
     )
 

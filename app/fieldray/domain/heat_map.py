@@ -39,10 +39,10 @@ _STOPS: Final = np.array(
     ]
 )
 
-Grid = NDArray[np.float32]
+CellValues = NDArray[np.float32]
 
 
-def label_logits(class_maps: NDArray[np.float32], label: str, manifest: Manifest) -> Grid:
+def label_logits(class_maps: NDArray[np.float32], label: str, manifest: Manifest) -> CellValues:
     """Return the class map of one label as logits (rows, columns).
 
     For a network with softmax outputs, the logit compares the label with all other labels together.
@@ -50,11 +50,11 @@ def label_logits(class_maps: NDArray[np.float32], label: str, manifest: Manifest
     class_maps  (labels, rows, columns)
     """
     index = [entry.code for entry in manifest.labels].index(label)
-    own: Grid = class_maps[index]
+    own: CellValues = class_maps[index]
     if manifest.outputs.activation == "sigmoid" or len(class_maps) < 2:
         return own
     others = np.logaddexp.reduce(np.delete(class_maps, index, axis=0), axis=0)
-    difference: Grid = (own - others).astype(np.float32)
+    difference: CellValues = (own - others).astype(np.float32)
     return difference
 
 
@@ -92,24 +92,24 @@ def colour_span_logits(label: str, manifest: Manifest) -> float:
     return float(found) if is_number and _SPANS[0] <= found <= _SPANS[1] else DEFAULT_COLOUR_SPAN
 
 
-def evidence(logits: Grid, evidence_threshold: float) -> Grid:
+def evidence(logits: CellValues, evidence_threshold: float) -> CellValues:
     """Return the evidence for a finding in each cell of a class map: logit minus `evidence_threshold`, at least 0.
 
     logits              (rows, columns) float32, the class map
     evidence_threshold  the logit above which a cell counts as evidence (`evidence_threshold_logit`)
     """
-    above: Grid = (logits - np.float32(evidence_threshold)).clip(0, None)
+    above: CellValues = (logits - np.float32(evidence_threshold)).clip(0, None)
     return above
 
 
-def enlarge_smoothly(cells: Grid) -> Grid:
+def enlarge_smoothly(cells: CellValues) -> CellValues:
     """Enlarge a map (rows, columns) 16 times in height and width, by cubic convolution (Keys 1981)."""
     down, across = _cubic_weights(cells.shape[0]), _cubic_weights(cells.shape[1])
-    fine: Grid = (down @ cells @ across.T).clip(0, 1)
+    fine: CellValues = (down @ cells @ across.T).clip(0, 1)
     return fine
 
 
-def colours(strengths: Grid) -> NDArray[np.uint8]:
+def colours(strengths: CellValues) -> NDArray[np.uint8]:
     """Return the colours of a heat map: (rows, columns, 4) uint8 of red, green, blue and opacity.
 
     strengths  (rows, columns) float32, the strength of the colour, 0..1
@@ -120,7 +120,7 @@ def colours(strengths: Grid) -> NDArray[np.uint8]:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class ShownMap:
+class ShownHeatMap:
     """The class map of the finding that decides an image's class, with the scale of its colours.
 
     logits              (rows, columns) float32
@@ -130,24 +130,24 @@ class ShownMap:
     """
 
     finding: Finding
-    logits: Grid
+    logits: CellValues
     evidence_threshold: float
     colour_span: float
     cells_to_image: CoordinateMap
 
     @property
-    def evidence(self) -> Grid:
+    def evidence(self) -> CellValues:
         """The evidence of each cell (rows, columns), at least 0: the logit of the cell minus `evidence_threshold`."""
         return evidence(self.logits, self.evidence_threshold)
 
     @property
-    def strength(self) -> Grid:
+    def colour_strength(self) -> CellValues:
         """The strength of colour of each cell (rows, columns), 0..1."""
-        share: Grid = (self.evidence / np.float32(self.colour_span)).clip(0, 1)
+        share: CellValues = (self.evidence / np.float32(self.colour_span)).clip(0, 1)
         return share
 
     @property
-    def field_of_view(self) -> tuple[float, float, float, float]:
+    def network_field_of_view(self) -> tuple[float, float, float, float]:
         """Left, top, width and height of the network's field of view, in pixels of the image.
 
         The field of view may extend beyond the image.
@@ -157,14 +157,14 @@ class ShownMap:
         return cells.column_offset, cells.row_offset, columns * cells.column_scale, rows * cells.row_scale
 
 
-def shown_map(outcome: Outcome, manifest: Manifest) -> ShownMap | None:
+def shown_heat_map(outcome: Outcome, manifest: Manifest) -> ShownHeatMap | None:
     """Return the class map to show for an outcome; None if the outcome has no class map to show."""
     finding, pixel_map = leading_finding(outcome), outcome.facts.input_to_image
     if not isinstance(outcome, ScreenedOutcome) or finding is None or outcome.class_maps is None or pixel_map is None:
         return None
     logits = label_logits(outcome.class_maps, finding.label, manifest)
     rows, columns = logits.shape
-    return ShownMap(
+    return ShownHeatMap(
         finding=finding,
         logits=logits,
         evidence_threshold=evidence_threshold_logit(
@@ -176,7 +176,7 @@ def shown_map(outcome: Outcome, manifest: Manifest) -> ShownMap | None:
 
 
 @lru_cache(maxsize=8)
-def _cubic_weights(count: int) -> Grid:
+def _cubic_weights(count: int) -> CellValues:
     """Return weights (16 * count, count) for cubic interpolation between the centres of `count` cells.
 
     Outside the centres of the first and last cell, the value of the nearest cell counts. The array is read-only.

@@ -306,7 +306,7 @@ def _with_evidence(screened: ScreenedOutcome, model: Model, lungs: LungFields) -
 
     A share below the pack's limit adds a note.
     """
-    shown, facts = heat_map.shown_map(screened, model.manifest), screened.facts
+    shown, facts = heat_map.shown_heat_map(screened, model.manifest), screened.facts
     if shown is None:
         return screened
     share = evidence_inside(shown.evidence, shown.cells_to_image, lungs, rows=facts.rows, columns=facts.columns)

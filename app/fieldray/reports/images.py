@@ -48,7 +48,7 @@ from fieldray.domain.comparison import (
     comparison_json,
 )
 from fieldray.domain.finding import Outcome, ScreenedOutcome, lungs_of
-from fieldray.domain.heat_map import OUTLINE_COLOUR, ShownMap, shown_map
+from fieldray.domain.heat_map import OUTLINE_COLOUR, ShownHeatMap, shown_heat_map
 from fieldray.domain.image import ImageRef, ShownImage
 from fieldray.domain.model import InputSpec, Manifest
 from fieldray.persistence import storage_problem
@@ -105,16 +105,16 @@ def has_heat_map(outcome: Outcome, manifest: Manifest | None) -> bool:
     return _map(outcome, manifest) is not None
 
 
-def _map(outcome: Outcome, manifest: Manifest | None) -> ShownMap | None:
+def _map(outcome: Outcome, manifest: Manifest | None) -> ShownHeatMap | None:
     """Return the heat map of an outcome; None if there is no map, or if no cell is evidence for the finding.
 
     manifest  manifest of the pack that gave the outcome; None gives None
     """
-    found = shown_map(outcome, manifest) if manifest else None
-    return found if found is not None and found.strength.any() else None
+    found = shown_heat_map(outcome, manifest) if manifest else None
+    return found if found is not None and found.colour_strength.any() else None
 
 
-def _lay_over(canvas: Image.Image, found: ShownMap, shown: ShownImage) -> None:
+def _lay_over(canvas: Image.Image, found: ShownHeatMap, shown: ShownImage) -> None:
     """Blend the colours of a heat map into the part of an image that the heat map covers.
 
     The strength of the map is enlarged before it is coloured, and only where the strength is above 0. This is faster
@@ -125,9 +125,9 @@ def _lay_over(canvas: Image.Image, found: ShownMap, shown: ShownImage) -> None:
     shown   the displayed image, whose size gives the scale
     """
     across, down = canvas.width / shown.file_columns, canvas.height / shown.file_rows
-    left, top, width, height = found.field_of_view
+    left, top, width, height = found.network_field_of_view
     size = max(1, round(width * across)), max(1, round(height * down))
-    strength = np.rint(heat_map.enlarge_smoothly(found.strength) * np.float32(_STEPS - 1)).astype(np.uint8)
+    strength = np.rint(heat_map.enlarge_smoothly(found.colour_strength) * np.float32(_STEPS - 1)).astype(np.uint8)
     (first, last), (above, below) = _painted(strength.any(axis=0), size[0]), _painted(strength.any(axis=1), size[1])
     rows, columns = strength.shape
     cut = (first * columns / size[0], above * rows / size[1], last * columns / size[0], below * rows / size[1])
@@ -287,7 +287,7 @@ def write_class_map(
 
     Raises UsageProblem, StorageProblem.
     """
-    shown = shown_map(outcome, manifest)
+    shown = shown_heat_map(outcome, manifest)
     if shown is None:
         return
     finding, logits, facts = shown.finding, shown.logits, outcome.facts
@@ -307,7 +307,7 @@ def write_class_map(
             "none": shown.evidence_threshold,
             "strongest": shown.evidence_threshold + shown.colour_span,
         },
-        "box": dict(zip(("left", "top", "width", "height"), shown.field_of_view, strict=True)),
+        "box": dict(zip(("left", "top", "width", "height"), shown.network_field_of_view, strict=True)),
         "rows": logits.shape[0],
         "columns": logits.shape[1],
         "image_rows": facts.rows,
