@@ -26,7 +26,7 @@ from fieldray.desktop.widgets import without_markup
 from fieldray.desktop.worklist_model import IS_EARLIER_IMAGE_ROLE, PATIENT_GROUP_ROLE, ROW_ROLE, VERDICT_ROLE, Index
 from fieldray.desktop.worklist_rows import COLUMN_KEYS, WorkListRow, image_title, score_cell_text
 from fieldray.domain.finding import override_notes
-from fieldray.domain.history import NEW_PATIENT, SAME_STUDY, PatientGroup
+from fieldray.domain.history import NEW_PATIENT, SAME_STUDY, RowInPatientGroup
 from fieldray.domain.image import ImageHeader, parse_dicom_date
 from fieldray.formatting import (
     earlier_image_text,
@@ -71,7 +71,7 @@ class _Cell:
     font: QFont
     is_selected: bool
     verdict: SavingState | None
-    group: PatientGroup | None
+    group: RowInPatientGroup | None
     is_earlier: bool
 
     @property
@@ -145,29 +145,31 @@ class WorkListDelegate(QStyledItemDelegate):
     def sizeHint(self, option: QStyleOptionViewItem, index: Index) -> QSize:
         return QSize(60, ROW_HEIGHT)
 
-    def _paint_ground(self, painter: QPainter, rect: QRect, group: PatientGroup | None, *, is_selected: bool) -> None:
+    def _paint_ground(
+        self, painter: QPainter, rect: QRect, group: RowInPatientGroup | None, *, is_selected: bool
+    ) -> None:
         """Paint the background of a cell, and a line at its lower edge.
 
         Between images of one study there is no line.
         """
         painter.fillRect(rect, colour(self._theme, "selection" if is_selected else "surface"))
-        if group is None or group.next_start_kind != SAME_STUDY:
-            is_study = group is not None and group.next_start_kind != NEW_PATIENT
+        if group is None or group.next_row_group_start_kind != SAME_STUDY:
+            is_study = group is not None and group.next_row_group_start_kind != NEW_PATIENT
             painter.setPen(
                 QPen(colour(self._theme, "line"), 1, Qt.PenStyle.DotLine if is_study else Qt.PenStyle.SolidLine)
             )
             painter.drawLine(rect.bottomLeft(), rect.bottomRight())
 
-    def _right_of_rail(self, painter: QPainter, box: QRect, group: PatientGroup | None) -> QRect:
+    def _right_of_rail(self, painter: QPainter, box: QRect, group: RowInPatientGroup | None) -> QRect:
         """Paint the vertical line that connects the images of a patient.
 
         Returns the part of the box to the right of the line.
         """
-        if group is None or group.start_kind == group.next_start_kind == NEW_PATIENT:
+        if group is None or group.group_start_kind == group.next_row_group_start_kind == NEW_PATIENT:
             return box
         top, bottom, middle = box.top(), box.bottom() + 1, box.center().y()
         painter.setPen(QPen(colour(self._theme, "muted"), 2))
-        first, last = group.start_kind == NEW_PATIENT, group.next_start_kind == NEW_PATIENT
+        first, last = group.group_start_kind == NEW_PATIENT, group.next_row_group_start_kind == NEW_PATIENT
         painter.drawLine(QLine(box.x(), middle if first else top, box.x(), middle if last else bottom))
         if first or last:
             painter.drawLine(QLine(box.x(), middle, box.x() + _RAIL // 2, middle))
@@ -231,7 +233,7 @@ class WorkListDelegate(QStyledItemDelegate):
         header, group = cell.row.header, cell.group
         day = format_dicom_date(self._translator, header.study_date) if self.date_below else ""
         day = without_markup(earlier_image_text(self._translator, header) if cell.is_earlier else day)
-        is_first_of_some = group is not None and group.start_kind == NEW_PATIENT and group.remaining_row_count > 1
+        is_first_of_some = group is not None and group.group_start_kind == NEW_PATIENT and group.remaining_row_count > 1
         images = self._translator.plural("{count} image", "{count} images", group.remaining_row_count if group else 0)
         born = "" if self._translator.hides_names() else _born(self._translator, header)
         parts = [number, day]

@@ -22,7 +22,14 @@ from fieldray.desktop.verdicts import SavingState, Verdicts, VerdictSubject
 from fieldray.desktop.widgets import plain_tooltip_text, without_markup
 from fieldray.desktop.worklist_rows import COLUMN_KEYS, WORK_LIST_COLUMNS, RowCache, WorkListRow, work_list_columns
 from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome
-from fieldray.domain.history import NEW_PATIENT, ListColumn, ResultFilter, ResultOrder, WorkListRows, patient_group_at
+from fieldray.domain.history import (
+    NEW_PATIENT,
+    ResultFilter,
+    ResultOrder,
+    WorkListColumnName,
+    WorkListRows,
+    row_in_patient_group_at,
+)
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import StoredImage, Verdict
 from fieldray.errors import FieldrayError
@@ -333,7 +340,7 @@ class WorkListModel(QAbstractTableModel):
         is_earlier = index.row() < len(self._is_earlier) and bool(self._is_earlier[index.row()])
         if role in (VERDICT_ROLE, PATIENT_GROUP_ROLE, IS_EARLIER_IMAGE_ROLE):
             own = {VERDICT_ROLE: state, IS_EARLIER_IMAGE_ROLE: is_earlier}
-            return own[role] if role in own else patient_group_at(self._begins, index.row())
+            return own[role] if role in own else row_in_patient_group_at(self._begins, index.row())
         if role == Qt.ItemDataRole.DisplayRole:
             return without_markup(column.text(translator, row))
         if role == Qt.ItemDataRole.ToolTipRole:
@@ -349,8 +356,8 @@ class WorkListModel(QAbstractTableModel):
             said = [column.text(translator, row) or column.title(translator)]
             if column.key == "patient" and (state or not row.is_read):
                 said.append(verdict_state_text(translator, state, row.verdict) if state else translator.text("unread"))
-            group = patient_group_at(self._begins, index.row())
-            if column.key == "patient" and group is not None and group.start_kind != NEW_PATIENT:
+            group = row_in_patient_group_at(self._begins, index.row())
+            if column.key == "patient" and group is not None and group.group_start_kind != NEW_PATIENT:
                 said.append(translator.text("same patient as above"))
             if column.key == "patient" and is_earlier:
                 said.append(earlier_image_text(translator, row.header))
@@ -372,7 +379,7 @@ class WorkListModel(QAbstractTableModel):
         order   ascending or descending
         """
         self.sorted_by, is_descending = (column, order), order == Qt.SortOrder.DescendingOrder
-        key: ListColumn = "class" if column < 0 else COLUMN_KEYS[column]
+        key: WorkListColumnName = "class" if column < 0 else COLUMN_KEYS[column]
         self._order = ResultOrder(key, column >= 0 and is_descending, self.switches.by_patient)
         self._read()
         self.order_changed.emit()
@@ -462,7 +469,7 @@ class WorkListModel(QAbstractTableModel):
         is_whole  whether the list has all rows
         """
         self.is_fully_read = is_whole
-        self._begins, self._is_earlier = found.start_kinds, found.is_of_earlier_day
+        self._begins, self._is_earlier = found.group_start_kinds, found.has_newer_image_of_patient
         if self.reads_other_list or len(found.row_ids) < len(self._ids):
             self.beginResetModel()
             self._ids = found.row_ids

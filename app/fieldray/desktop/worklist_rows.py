@@ -18,7 +18,7 @@ from PySide6.QtCore import QObject, Signal
 from fieldray.desktop.background import BackgroundTasks
 from fieldray.desktop.verdicts import VerdictSubject
 from fieldray.domain.finding import Category, Finding, Outcome, ScreenedOutcome, leading_finding, notes_of, reason_of
-from fieldray.domain.history import ListColumn
+from fieldray.domain.history import WorkListColumnName
 from fieldray.domain.image import ImageHeader
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import StoredImage, StoredResult, Verdict
@@ -286,7 +286,7 @@ def image_title(translator: Translator, row_id: int, outcome: Outcome) -> str:
 class WorkListColumn:
     """A column of the work list: its key, and functions for its title and for the text of a cell."""
 
-    key: ListColumn | Literal["pack"]
+    key: WorkListColumnName | Literal["pack"]
     title: Callable[[Translator], str]
     text: Callable[[Translator, WorkListRow], str]
 
@@ -342,7 +342,7 @@ WORK_LIST_COLUMNS: Final[tuple[WorkListColumn, ...]] = (
     WorkListColumn("ms", lambda t: t.text("Time, ms"), _time_text),
     WorkListColumn("status", lambda t: t.text("Status"), _status_text),
 )
-COLUMN_KEYS: Final[tuple[ListColumn, ...]] = get_args(ListColumn)
+COLUMN_KEYS: Final[tuple[WorkListColumnName, ...]] = get_args(WorkListColumnName)
 
 
 def work_list_columns(packs: Sequence[Manifest | None]) -> tuple[WorkListColumn, ...]:

@@ -137,7 +137,7 @@ class ResultBrief:
         return self.point.threshold if self.point else None
 
     @property
-    def identity(self) -> tuple[str, int]:
+    def image_identity(self) -> tuple[str, int]:
         """The identity of the image in all runs: SHA-256 of the image's file, and number of the frame.
 
         If the SHA-256 is unknown, the text that names the image (`image_name`) takes its place.
@@ -218,7 +218,7 @@ class RunComparison:
     manifests: tuple[Manifest | None, Manifest | None] = (None, None)
 
     @property
-    def sides(self) -> tuple[tuple[PackOfRun, PackSpec], tuple[PackOfRun, PackSpec]]:
+    def compared_packs(self) -> tuple[tuple[PackOfRun, PackSpec], tuple[PackOfRun, PackSpec]]:
         """The two compared packs. Each entry is the run and position of a pack (`PackOfRun`), and the pack itself."""
         first, second = zip((self.first, self.second), self.pack_positions, strict=True)
         return _side(*first), _side(*second)
@@ -274,7 +274,7 @@ def compare_runs(
 def _by_identity(results: Iterable[ResultBrief]) -> dict[tuple[str, int], ResultBrief]:
     found: dict[tuple[str, int], ResultBrief] = {}
     for result in results:
-        found.setdefault(result.identity, result)
+        found.setdefault(result.image_identity, result)
     return found
 
 
@@ -314,13 +314,13 @@ class DeletionResult:
     plan: DeletionPlan
     freed_bytes: int
     is_deleted_data_overwritten: bool
-    remaining_copies: Sequence[str] = ()
+    files_with_possible_copies: Sequence[str] = ()
 
 
 # ---- the work list of a run
 
 
-ListColumn = Literal["image", "patient", "date", "view", "class", "score", "backend", "ms", "status"]
+WorkListColumnName = Literal["image", "patient", "date", "view", "class", "score", "backend", "ms", "status"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,7 +357,7 @@ class ResultOrder:
     has an image of a later day of the patient.
     """
 
-    column: ListColumn = "class"
+    column: WorkListColumnName = "class"
     is_descending: bool = False
     is_grouped_by_patient: bool = False
 
@@ -367,7 +367,7 @@ SAME_STUDY, NEW_STUDY, NEW_PATIENT = range(3)
 _MAX_IMAGES_OF_PATIENT: Final = 1000
 
 
-class PatientGroup(NamedTuple):
+class RowInPatientGroup(NamedTuple):
     """A row of a work list, in relation to the other rows of its patient.
 
     start_kind           whether the row begins a study or a patient: `SAME_STUDY`, `NEW_STUDY` or `NEW_PATIENT`
@@ -375,24 +375,24 @@ class PatientGroup(NamedTuple):
     remaining_row_count  number of the patient's rows from this row on, counted up to 1000
     """
 
-    start_kind: int
-    next_start_kind: int
+    group_start_kind: int
+    next_row_group_start_kind: int
     remaining_row_count: int
 
 
-def patient_group_at(start_kinds: NDArray[np.uint8], position: int) -> PatientGroup | None:
+def row_in_patient_group_at(group_start_kinds: NDArray[np.uint8], position: int) -> RowInPatientGroup | None:
     """Return where a patient begins and ends around a row; None if the list is not ordered by patient.
 
     start_kinds  `WorkListRows.start_kinds` of the list
     position     position of the row in the list
     """
-    if position >= len(start_kinds):
+    if position >= len(group_start_kinds):
         return None
-    ahead = start_kinds[position + 1 : position + _MAX_IMAGES_OF_PATIENT]
+    ahead = group_start_kinds[position + 1 : position + _MAX_IMAGES_OF_PATIENT]
     others = np.flatnonzero(ahead == NEW_PATIENT)
-    return PatientGroup(
-        start_kind=int(start_kinds[position]),
-        next_start_kind=int(ahead[0]) if len(ahead) else NEW_PATIENT,
+    return RowInPatientGroup(
+        group_start_kind=int(group_start_kinds[position]),
+        next_row_group_start_kind=int(ahead[0]) if len(ahead) else NEW_PATIENT,
         remaining_row_count=1 + (int(others[0]) if len(others) else len(ahead)),
     )
 
@@ -409,6 +409,6 @@ class WorkListRows:
     """
 
     row_ids: NDArray[np.int64]
-    start_kinds: NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
-    is_of_earlier_day: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+    group_start_kinds: NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
+    has_newer_image_of_patient: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
     counts: Mapping[Category, int] = field(default_factory=dict)

@@ -209,7 +209,7 @@ def comparison_blocks(
     """Return the parts of a report on two runs: a summary, a table of class changes, and a table of image pairs."""
     text, plural, said, columns = translator.text, translator.plural, list[str](), list[str]()
     for run, (of, spec), only in zip(
-        (found.first, found.second), found.sides, (found.only_in_first, found.only_in_second), strict=True
+        (found.first, found.second), found.compared_packs, (found.only_in_first, found.only_in_second), strict=True
     ):
         day, pack = date_and_time_text(translator, run.started_s), pack_label(translator, spec)
         said.append(text("Run {number}, {day}: {pack}", number=of, day=day, pack=pack))
@@ -288,8 +288,8 @@ def deletion_sentences(done: DeletionResult) -> tuple[Reason, ...]:
         said = [reason("history_patient_deleted", results=done.plan.result_count)]
     if (freed_mb := f"{max(0, done.freed_bytes) / 1e6:.1f}") != "0.0":
         said.append(reason("history_freed", freed_mb=freed_mb))
-    if done.remaining_copies:
-        left = [Path(copy) for copy in done.remaining_copies]
+    if done.files_with_possible_copies:
+        left = [Path(copy) for copy in done.files_with_possible_copies]
         names = ", ".join(copy.name for copy in left)
         said.append(reason("history_copies_left", folder=left[0].parent, names=names))
     if not done.is_deleted_data_overwritten:

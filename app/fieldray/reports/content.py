@@ -397,7 +397,7 @@ def _summary(summary: RunSummary) -> dict[str, Any]:
 
 def _run(comparison: RunComparison, *, first: bool) -> dict[str, Any]:
     run = comparison.first if first else comparison.second
-    of, spec = comparison.sides[0 if first else 1]
+    of, spec = comparison.compared_packs[0 if first else 1]
     pack = {"pack": spec.pack_name, "pack_trust": spec.trust, "model_sha256": spec.model_sha256}
     position = {"position": of.position} if len(run.spec.packs) > 1 else {}
     lungs = {"lungs_pack": spec.lungs_pack or None, "paths": list(run.spec.paths)}

@@ -146,7 +146,7 @@ def _delete(
         plan=plan,
         freed_bytes=before - database_size_bytes(path),
         is_deleted_data_overwritten=is_overwritten,
-        remaining_copies=tuple(map(str, _set_aside(path))),
+        files_with_possible_copies=tuple(map(str, _set_aside(path))),
     )
 
 

@@ -30,11 +30,11 @@ from fieldray.domain.history import (
     NEW_STUDY,
     SAME_STUDY,
     ImageTally,
-    ListColumn,
     ResultBrief,
     ResultFilter,
     ResultOrder,
     RunSummary,
+    WorkListColumnName,
     WorkListRows,
 )
 from fieldray.domain.image import ImageRef
@@ -67,7 +67,7 @@ _READ: Final[dict[ResultOrder, tuple[str, str]]] = {
     ResultOrder("patient", True): ("INDEXED BY work_list_by_patient", f"patient DESC, {_BY_CLASS}"),
 }
 # Columns by which SQLite sorts in memory: a million rows take two to three seconds and 50 MB.
-_SORTED: Final[dict[ListColumn, str]] = {
+_SORTED: Final[dict[WorkListColumnName, str]] = {
     "date": "study_date",
     "view": "view",
     "score": "score",
@@ -218,7 +218,10 @@ class HistoryQuery(ResultQuery):
             positions, begins = _by_patient(owned)
         counts = {category: counted.get(rank, 0) for rank, category in enumerate(WORK_LIST_ORDER)}
         return WorkListRows(
-            row_ids=owned["id"][positions], start_kinds=begins, is_of_earlier_day=is_earlier[positions], counts=counts
+            row_ids=owned["id"][positions],
+            group_start_kinds=begins,
+            has_newer_image_of_patient=is_earlier[positions],
+            counts=counts,
         )
 
     def _owned(

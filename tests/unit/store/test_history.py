@@ -269,7 +269,7 @@ def test_deletion_removes_leftover_files_and_names_files_set_aside(store: Result
     shutil.copy(path, left)
     aside = path.with_name("results.damaged-1.sqlite")
     aside.write_bytes(b"once a store")
-    assert delete_runs(path, [run_id]).remaining_copies == (str(aside),)
+    assert delete_runs(path, [run_id]).files_with_possible_copies == (str(aside),)
     assert not left.exists() and aside.read_bytes() == b"once a store"
     assert SECRET_NAME.encode() not in on_disk(path)
 

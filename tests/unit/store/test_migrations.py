@@ -165,7 +165,7 @@ def test_a_verdict_of_an_old_store_is_kept_in_a_new_run(tmp_path: Path) -> None:
 def test_a_deleted_run_remains_only_in_the_named_copy_of_the_old_store(tmp_path: Path) -> None:
     path = old_store(tmp_path, "one_pack")
     done = delete_runs(path, [1, 2, 4, 5])
-    assert [Path(copy).name for copy in done.remaining_copies] == ["results.version-11-1.sqlite"]
+    assert [Path(copy).name for copy in done.files_with_possible_copies] == ["results.version-11-1.sqlite"]
     assert "Шевченко".encode() not in path.read_bytes()
 
 

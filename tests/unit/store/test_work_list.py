@@ -14,11 +14,11 @@ import pytest
 
 from fieldray.domain.finding import WORK_LIST_ORDER, Finding, Outcome, ScreenedOutcome
 from fieldray.domain.history import (
-    ListColumn,
     ResultFilter,
     ResultOrder,
     VerdictFilter,
-    patient_group_at,
+    WorkListColumnName,
+    row_in_patient_group_at,
     verdict_passes,
 )
 from fieldray.domain.image import ImageHeader, ImageRef
@@ -36,7 +36,7 @@ from outcomes import failed, image_ref, refused, screened
 from stores import AGREE, SPEC, AskedStatements, rows_of, save_run
 
 ODD_NAME = "zahn\udcfc.png"  # not valid Unicode
-COLUMNS: tuple[ListColumn, ...] = get_args(ListColumn)
+COLUMNS: tuple[WorkListColumnName, ...] = get_args(WorkListColumnName)
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def leading_score(outcome: Outcome) -> float:
     return outcome.findings[0].score if isinstance(outcome, ScreenedOutcome) else -1.0
 
 
-def key(column: ListColumn, row_id: int, outcome: Outcome) -> object:
+def key(column: WorkListColumnName, row_id: int, outcome: Outcome) -> object:
     """The sort key of a column, computed in Python to compare with SQL."""
     header, is_screened = outcome.ref.header, isinstance(outcome, ScreenedOutcome)
     return {
@@ -101,7 +101,7 @@ def key(column: ListColumn, row_id: int, outcome: Outcome) -> object:
 @pytest.mark.parametrize("is_descending", [False, True])
 @pytest.mark.parametrize("column", COLUMNS)
 def test_every_column_sorts_both_ways_with_equal_rows_by_class(
-    store: ResultStore, query: HistoryQuery, column: ListColumn, is_descending: bool
+    store: ResultStore, query: HistoryQuery, column: WorkListColumnName, is_descending: bool
 ) -> None:
     run_id = add(store)
     rows = [(result.row_id, result.outcome) for result in store.results(run_id)]
@@ -167,7 +167,9 @@ def test_a_verdict_on_a_replaced_result_is_not_filtered(store: ResultStore, quer
 
 @pytest.mark.parametrize("is_descending", [False, True])
 @pytest.mark.parametrize("column", COLUMNS)
-def test_no_list_reads_a_result_or_another_run(query: HistoryQuery, column: ListColumn, is_descending: bool) -> None:
+def test_no_list_reads_a_result_or_another_run(
+    query: HistoryQuery, column: WorkListColumnName, is_descending: bool
+) -> None:
     """Every statement uses an index that contains all its values and, as a rule, the order. Results are read only to
     filter by verdict.
     """
@@ -218,10 +220,10 @@ def test_images_of_a_patient_are_grouped_at_their_most_urgent_image(store: Resul
     run_id = add(store, *BY_PATIENT)
     found = query.list_rows(run_id, ResultFilter(), ResultOrder(is_grouped_by_patient=True))
     assert found.row_ids.tolist() == [10, 2, 3, 9, 1, 4, 5, 6, 7, 8]
-    assert found.start_kinds.tolist() == [2, 2, 2, 0, 1, 0, 2, 2, 2, 2]
-    groups = [patient_group_at(found.start_kinds, index) for index in (0, 2, 3, 4, 5)]
+    assert found.group_start_kinds.tolist() == [2, 2, 2, 0, 1, 0, 2, 2, 2, 2]
+    groups = [row_in_patient_group_at(found.group_start_kinds, index) for index in (0, 2, 3, 4, 5)]
     assert groups == [(2, 2, 1), (2, 0, 4), (0, 1, 3), (1, 0, 2), (0, 2, 1)]
-    assert patient_group_at(query.list_rows(run_id, ResultFilter(), ResultOrder()).start_kinds, 0) is None
+    assert row_in_patient_group_at(query.list_rows(run_id, ResultFilter(), ResultOrder()).group_start_kinds, 0) is None
 
 
 def test_patients_are_grouped_in_every_order_and_filter(store: ResultStore, query: HistoryQuery) -> None:
@@ -249,7 +251,9 @@ def test_patients_are_grouped_in_every_order_and_filter(store: ResultStore, quer
     first = query.list_rows(run_id, ResultFilter(), ResultOrder(is_grouped_by_patient=True), limit=5)
     assert first.row_ids.tolist() == [10, 2, 3, 5, 6]
     assert (
-        query.list_rows(run_id, ResultFilter(text="none"), ResultOrder(is_grouped_by_patient=True)).start_kinds.tolist()
+        query.list_rows(
+            run_id, ResultFilter(text="none"), ResultOrder(is_grouped_by_patient=True)
+        ).group_start_kinds.tolist()
         == []
     )
 
@@ -276,7 +280,7 @@ def test_a_patient_is_listed_by_todays_images_with_earlier_ones_last(store: Resu
     for limit in (None, 256):
         found = query.list_rows(run_id, ResultFilter(), ResultOrder(is_grouped_by_patient=True), limit=limit)
         assert found.row_ids.tolist() == [8, 7, 6, 5, 4, 3, 2, 1, 9]
-        assert found.row_ids[found.is_of_earlier_day].tolist() == [5, 1]
+        assert found.row_ids[found.has_newer_image_of_patient].tolist() == [5, 1]
     assert listed(query, run_id) == [8, 7, 4, 3, 6, 2, 9, 1, 5]
     assert listed(query, run_id, category="abnormal") == [8, 7, 4, 3, 1, 5]  # both, today's first
     assert listed(query, run_id, ResultOrder("class", True)) == [9, 2, 6, 3, 4, 7, 8, 5, 1]
