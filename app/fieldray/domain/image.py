@@ -23,7 +23,7 @@ Coordinate = TypeVar("Coordinate", float, NDArray[np.float64])  # a row or a col
 
 # The resolution at which a file is read. "needed": enough for the network's input. "fine" (for a part of the image) and
 # "finer" (for the whole image): more pixels, to settle a borderline result. "full": all pixels.
-Detail = Literal["needed", "fine", "finer", "full"]
+ImageDetail = Literal["needed", "fine", "finer", "full"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Image:
         return self.file_rows or rows, self.file_columns or columns
 
     @property
-    def extent(self) -> tuple[float, float]:
+    def reduced_size(self) -> tuple[float, float]:
         """The size of the image in elements of `pixels`: (rows, columns).
 
         The numbers are fractions if the image fills the last row or column only in part. A `reduction_factor` above 1
@@ -319,7 +319,9 @@ FileKind = Literal["dicom", "png", "jpeg", "unknown"]
 
 # Header fields that neither decide a result nor identify the patient. A stored result stays valid even if an earlier
 # version of the program read another value there. New fields that are only displayed belong here.
-DISPLAY_FIELDS: Final = frozenset({"accession_number", "manufacturer", "study_description", "study_id", "study_time"})
+DISPLAY_ONLY_HEADER_FIELDS: Final = frozenset(
+    {"accession_number", "manufacturer", "study_description", "study_id", "study_time"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -371,9 +373,9 @@ class ImageHeader:
     number_of_frames: int = 1
 
     @property
-    def deciding_values(self) -> tuple[object, ...]:
+    def values_except_display_only(self) -> tuple[object, ...]:
         """The header values that decide a result, and the header values that identify the patient."""
-        return tuple(getattr(self, one.name) for one in fields(self) if one.name not in DISPLAY_FIELDS)
+        return tuple(getattr(self, one.name) for one in fields(self) if one.name not in DISPLAY_ONLY_HEADER_FIELDS)
 
     @property
     def view(self) -> str:

@@ -93,7 +93,7 @@ def to_network_input(image: Image, spec: InputSpec, *, box: Box | None = None) -
 
 def thumbnail(image: Image, side: int = 64) -> NDArray[np.uint8]:
     """Return the image as displayed by default, reduced to a longer side of `side` pixels: uint8 (h, w)."""
-    rows, columns = image.extent
+    rows, columns = image.reduced_size
     longer = max(rows, columns)
     height, width = max(1, round(rows * side / longer)), max(1, round(columns * side / longer))
     whole = _Region(0.0, 0.0, rows, columns, 0, 0, height, width)
@@ -141,7 +141,7 @@ def _fitted(image: Image, box: Box | None) -> Box:
     box  region in pixels of the file, `step` of which make one pixel of `image.pixels`; None for the whole image
     """
     if box is None:
-        rows, columns = image.extent
+        rows, columns = image.reduced_size
         return Box(top=0.0, left=0.0, height=rows, width=columns)
     top, left, rows, columns = (side / image.reduction_factor for side in (box.top, box.left, box.height, box.width))
     return Box(top=top, left=left, height=rows, width=columns)

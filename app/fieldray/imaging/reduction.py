@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.finding import NARROW_MARGIN_MIN_OVERSAMPLING
-from fieldray.domain.image import Box, Detail, Image
+from fieldray.domain.image import Box, Image, ImageDetail
 from fieldray.domain.model import InputSpec
 
 T = TypeVar("T")
@@ -118,7 +118,7 @@ def target_size_for_all(*specs: InputSpec, factor: float = 1.0) -> TargetSize | 
     )
 
 
-def target_size_for_crop(spec: InputSpec, box: Box, image: Image, detail: Detail) -> TargetSize | None:
+def target_size_for_crop(spec: InputSpec, box: Box, image: Image, detail: ImageDetail) -> TargetSize | None:
     """Return the size to which the whole image must be read, so that a part of the image is fine enough for an input.
 
     The result is None if the image as read is already fine enough.

@@ -259,7 +259,7 @@ class ResultsByContent:
                 frame=ref.frame,
                 up_to_result_id=last,
             )
-        if known is None or known.ref.header.deciding_values != ref.header.deciding_values:
+        if known is None or known.ref.header.values_except_display_only != ref.header.values_except_display_only:
             return None
         if (
             isinstance(known, ScreenedOutcome)

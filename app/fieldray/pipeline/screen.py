@@ -20,7 +20,7 @@ from fieldray.domain.finding import (
     ScreenedOutcome,
     replace_below_by_unsure,
 )
-from fieldray.domain.image import Correction, Detail, ImageRef
+from fieldray.domain.image import Correction, ImageDetail, ImageRef
 from fieldray.domain.intended_use import header_notes
 from fieldray.domain.lungs import LungFields, evidence_inside, min_evidence_inside
 from fieldray.domain.model import Model, Prediction
@@ -51,7 +51,7 @@ def screen_image(
     setup: PackSetup,
     workers: WorkerPool,
     engine: Engine,
-    detail: Detail = "needed",
+    detail: ImageDetail = "needed",
     observe: Callable[[Prediction], None] = lambda _: None,
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> Outcome:
@@ -77,7 +77,7 @@ def screen_with_packs(
     *,
     workers: WorkerPool,
     engine: Engine,
-    detail: Detail = "needed",
+    detail: ImageDetail = "needed",
     observe: Callable[[Prediction], None] = lambda _: None,
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> tuple[Outcome, ...]:
@@ -125,7 +125,7 @@ class _ImageScreening:
     setups: Sequence[PackSetup]
     workers: WorkerPool
     engine: Engine
-    detail: Detail
+    detail: ImageDetail
     observe: Callable[[Prediction], None]
     is_cancelled: Callable[[], bool]
     predictions: dict[int, Prediction | Exception] = field(default_factory=dict)

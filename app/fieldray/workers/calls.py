@@ -15,7 +15,7 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from fieldray.domain.finding import PREVIEW_SIDE, THUMBNAIL_SIDE, ImageFacts, Stage
-from fieldray.domain.image import Detail, FileKind, Image, ImageHeader, ImageRef, ShownImage
+from fieldray.domain.image import FileKind, Image, ImageDetail, ImageHeader, ImageRef, ShownImage
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.model import HeaderRules, InputSpec, Model, OperatingPoint
 from fieldray.domain.pack_setup import PackSetup
@@ -89,7 +89,7 @@ class AnalysisRequest:
     finds_lungs: bool = False
     operating_points: Mapping[str, OperatingPoint | None] = field(default_factory=dict)
     overrides: RefusalOverrides = RefusalOverrides()  # noqa: RUF009 - it is frozen
-    detail: Detail = "needed"
+    detail: ImageDetail = "needed"
     classifier_location: ClassifierLocation = "nowhere"
     stamp_key: str = ""
     pack_number: int = 0

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.finding import PREVIEW_SIDE, ImageFacts
-from fieldray.domain.image import NO_CORRECTION, Box, Detail, Image, NetworkInput, ShownImage
+from fieldray.domain.image import NO_CORRECTION, Box, Image, ImageDetail, NetworkInput, ShownImage
 from fieldray.domain.intended_use import header_says_frontal_chest
 from fieldray.domain.lungs import LungFields, LungNetworkOutput, find_lungs_in_input
 from fieldray.domain.model import InputSpec, Model
@@ -241,7 +241,7 @@ class ImageWorker:
     def _analyse_view(self, view: _PackAnalysis) -> None:
         self._identify(view)
         asked = view.question.detail
-        details: tuple[Detail, ...] = ("needed", "finer") if asked == "needed" else (asked,)
+        details: tuple[ImageDetail, ...] = ("needed", "finer") if asked == "needed" else (asked,)
         for detail in details:
             view.result = replace(view.result, stage="decode")
             self._prepare(view, detail)
@@ -265,7 +265,7 @@ class ImageWorker:
             view.refuse(why)
             overruled_codes.append(why.code)
 
-    def _prepare(self, view: _PackAnalysis, detail: Detail) -> None:
+    def _prepare(self, view: _PackAnalysis, detail: ImageDetail) -> None:
         """Read the image, find its lungs, and make the classifier's input. Raises InputProblem, BackendProblem.
 
         detail  minimum detail in which the image is read
@@ -460,7 +460,7 @@ def _shown(question: calls.DisplayRequest) -> ShownImage:
     image = _file(question).read_for_display(question.longer_side_px)
     lower_priority()
     rows, columns = image.size
-    pixels = thumbnail(image, min(question.longer_side_px, int(max(image.extent))))
+    pixels = thumbnail(image, min(question.longer_side_px, int(max(image.reduced_size))))
     return ShownImage(pixels=pixels, file_rows=rows, file_columns=columns)
 
 

@@ -260,6 +260,6 @@ def read_pixels(data: bytes, _folder: Path) -> None:
     """Decode the image as a worker does, at full or reduced resolution."""
     ref = ImageRef(path=Path("a.dcm"), frame=int(len(data) % 7 == 0))
     image = decode_image_bytes(data, ref, needed_size=TargetSize(8, 8) if len(data) % 3 == 0 else None)
-    rows, columns = image.extent
+    rows, columns = image.reduced_size
     holds(rows * columns <= 400_000_000, "more pixels than may be read")
     holds(not image.pixels.flags.writeable, "pixels that can be changed")

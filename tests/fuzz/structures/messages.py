@@ -234,7 +234,7 @@ def _read_and_kept(answer: Message) -> None:
 
 _TAKEN: Final[Mapping[str, Callable[[Message], object]]] = {
     "look": _read_and_kept,
-    "image": lambda answer: calls.READ_IMAGE.decode_answer(answer).extent,
+    "image": lambda answer: calls.READ_IMAGE.decode_answer(answer).reduced_size,
     "shown": lambda answer: calls.READ_SHOWN_IMAGE.decode_answer(answer).pixels.shape,
     "hash": calls.HASH_FILE.decode_answer,
     "members": _listed,

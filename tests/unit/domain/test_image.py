@@ -62,9 +62,9 @@ def test_pixels_of_an_image_are_read_only() -> None:
 
 
 def test_a_reduced_image_fills_its_last_pixels_in_part() -> None:
-    assert Image(pixels=np.zeros((3, 5), np.uint8)).extent == (3, 5)
+    assert Image(pixels=np.zeros((3, 5), np.uint8)).reduced_size == (3, 5)
     reduced = Image(pixels=np.zeros((3, 5), np.float32), reduction_factor=4, file_rows=10, file_columns=20)
-    assert reduced.extent == (2.5, 5)
+    assert reduced.reduced_size == (2.5, 5)
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ def test_an_image_is_turned_by_quarters() -> None:
 def test_size_and_spacing_turn_with_the_image() -> None:
     image = Image(pixels=LYING, spacing_mm=(0.1, 0.2), file_rows=4, file_columns=5, reduction_factor=2)
     side, over = image.corrected(Correction(90)), image.corrected(Correction(180))
-    assert (side.pixels.shape, side.spacing_mm, side.extent) == ((3, 2), (0.2, 0.1), (2.5, 2.0))
-    assert (over.pixels.shape, over.spacing_mm, over.extent) == ((2, 3), (0.1, 0.2), (2.0, 2.5))
+    assert (side.pixels.shape, side.spacing_mm, side.reduced_size) == ((3, 2), (0.2, 0.1), (2.5, 2.0))
+    assert (over.pixels.shape, over.spacing_mm, over.reduced_size) == ((2, 3), (0.1, 0.2), (2.0, 2.5))
     assert image.corrected(NO_CORRECTION) is image
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image as Picture
 
 from fakes import FakeFinder, LungReaders, PaintedFile
-from fieldray.domain.image import Box, Correction, Detail, Image, ImageRef
+from fieldray.domain.image import Box, Correction, Image, ImageDetail, ImageRef
 from fieldray.domain.model import HeaderRules, InputSpec, Model, PackRequirement
 from fieldray.domain.pack_setup import set_up_pack
 from fieldray.domain.run import RefusalOverrides
@@ -96,7 +96,7 @@ def test_whole_images_are_read_at_the_resolution_that_each_network_needs() -> No
     ],
 )
 def test_an_image_is_read_in_more_detail_if_its_crop_needs_it(
-    step: int, is_approximate: bool, detail: Detail, needed: tuple[float, float] | None
+    step: int, is_approximate: bool, detail: ImageDetail, needed: tuple[float, float] | None
 ) -> None:
     pixels = np.zeros((400 // step, 400 // step), np.float32 if step > 1 else np.uint8)
     image = Image(

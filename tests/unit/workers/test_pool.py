@@ -20,7 +20,7 @@ import psutil
 import pytest
 from numpy.typing import NDArray
 
-from fieldray.domain.image import Detail, ImageRef
+from fieldray.domain.image import ImageDetail, ImageRef
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.pack_setup import set_up_pack
 from fieldray.errors import BackendProblem, Unreadable, WorkerProblem
@@ -44,7 +44,7 @@ SPEC = InputSpec(height=64, width=48, margin=0.05)
 IMAGE = chest_phantom(160, 128, 7, abnormal=False)
 
 
-def look(pool: WorkerPool, ref: ImageRef, spec: InputSpec, *, detail: Detail = "needed") -> AnalysisResult:
+def look(pool: WorkerPool, ref: ImageRef, spec: InputSpec, *, detail: ImageDetail = "needed") -> AnalysisResult:
     return pool.analyse(AnalysisRequest(ref=ref, whole_image_input_spec=spec, detail=detail), model=None)
 
 
