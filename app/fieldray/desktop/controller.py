@@ -432,10 +432,10 @@ class Controller(QObject):
 
         pack  position of the pack in the run
         """
-        before = self._patients[pack].unintended_image_count
+        before = self._patients[pack].unintended_patient_image_count
         self._patients[pack].add(result_count_of_outcome(outcome))
         self._lost_files += pack == 0 and isinstance(outcome, FailedOutcome) and outcome.reason.code in _LOST_FILES
-        if before == 0 and self._patients[pack].unintended_image_count:
+        if before == 0 and self._patients[pack].unintended_patient_image_count:
             self._note_patients()
 
     def _note_patients(self) -> None:

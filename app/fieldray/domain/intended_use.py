@@ -21,7 +21,7 @@ _ELSEWHERE = "external_test"
 # Keys in a pack's metrics for images with the finding and without it.
 TRUTH_NAMES: Final[Mapping[bool, str]] = {True: "positive", False: "negative"}
 # Code of the note on a patient whose age is not stated, by whether a person confirmed the ages.
-AGE_NOTE_CODES: Final[Mapping[bool, str]] = {True: "age_confirmed", False: "age_not_stated"}
+AGE_NOTE_CODE_BY_CONFIRMED: Final[Mapping[bool, str]] = {True: "age_confirmed", False: "age_not_stated"}
 _OTHERS = frozenset({"age", "ages_contradict", "born_too_late", "body_part"})
 
 
@@ -177,7 +177,7 @@ def _age_note(header: ImageHeader, accepted: HeaderRules, *, is_confirmed: bool)
     if accepted.ages_years is None or header.patient_age_years is not None:
         return None
     youngest, oldest = accepted.ages_years
-    return reason(AGE_NOTE_CODES[is_confirmed], youngest=youngest, oldest=oldest)
+    return reason(AGE_NOTE_CODE_BY_CONFIRMED[is_confirmed], youngest=youngest, oldest=oldest)
 
 
 def update_age_notes(notes: Iterable[Reason], *, ages_confirmed: bool) -> tuple[Reason, ...]:
@@ -188,7 +188,7 @@ def update_age_notes(notes: Iterable[Reason], *, ages_confirmed: bool) -> tuple[
 
     ages_confirmed  whether a person confirmed the ages in the new run
     """
-    written, other = AGE_NOTE_CODES[ages_confirmed], AGE_NOTE_CODES[not ages_confirmed]
+    written, other = AGE_NOTE_CODE_BY_CONFIRMED[ages_confirmed], AGE_NOTE_CODE_BY_CONFIRMED[not ages_confirmed]
     return tuple(Reason(written, note.parameters) if note.code == other else note for note in notes)
 
 
@@ -200,7 +200,7 @@ class PatientNoteCounts:
     unstated_age_count      number of images without a stated age
     """
 
-    unintended_image_count: int = 0
+    unintended_patient_image_count: int = 0
     unstated_age_count: int = 0
 
     def add(self, result_count: ResultCount) -> None:
@@ -213,9 +213,9 @@ class PatientNoteCounts:
         is_unintended = result_count.category == "refused" and not _OTHERS.isdisjoint(
             result_count.reason_and_note_codes
         )
-        self.unintended_image_count += result_count.result_count * is_unintended
+        self.unintended_patient_image_count += result_count.result_count * is_unintended
         self.unstated_age_count += result_count.result_count * (
-            AGE_NOTE_CODES[False] in result_count.reason_and_note_codes
+            AGE_NOTE_CODE_BY_CONFIRMED[False] in result_count.reason_and_note_codes
         )
 
     def notes(self, accepted: HeaderRules) -> tuple[Reason, ...]:
@@ -223,7 +223,7 @@ class PatientNoteCounts:
 
         accepted  the pack's header rules; the notes name the ages that the pack accepts
         """
-        counts = {"other_patients": self.unintended_image_count, "ages_not_stated": self.unstated_age_count}
+        counts = {"other_patients": self.unintended_patient_image_count, "ages_not_stated": self.unstated_age_count}
         intended = intended_patients_sentence(accepted).text
         return tuple(reason(code, count=count, patients=intended) for code, count in counts.items() if count)
 
@@ -356,7 +356,7 @@ def _part_patterns() -> Mapping[str, re.Pattern[str]]:
 
 
 @functools.lru_cache(maxsize=_KEPT_TEXTS)
-def views_of(text: str) -> frozenset[str]:
+def views_named_in(text: str) -> frozenset[str]:
     """Return the views that a text names: PA, AP, FRONTAL, LATERAL, OBLIQUE, and AXIAL for any other known view.
 
     The result is empty for unknown words.
@@ -377,7 +377,7 @@ def view_of_code(code: str, meaning: str) -> str:
 
 
 @functools.lru_cache(maxsize=_KEPT_TEXTS)
-def body_parts_of(text: str) -> frozenset[str]:
+def body_parts_named_in(text: str) -> frozenset[str]:
     """Return the body parts that a text in any known language names, as terms such as CHEST.
 
     The result is empty for unknown words.
@@ -404,8 +404,8 @@ def view_match(header: ImageHeader, rules: HeaderRules) -> HeaderMatch:
     said = [text for text in (header.view_position, header.view_code, _view_by(header)) if not _says_nothing(text)]
     if not said:
         return "nothing"
-    found = {view for text in said for view in views_of(text)}
-    accepted = _terms(rules.views, views_of)
+    found = {view for text in said for view in views_named_in(text)}
+    accepted = _terms(rules.views, views_named_in)
     if accepted & _FRONTAL:
         accepted.add("FRONTAL")
     if found:
@@ -482,9 +482,9 @@ def body_part_match(header: ImageHeader, rules: HeaderRules) -> HeaderMatch:
     text = header.body_part_examined
     if _says_nothing(text):
         return "nothing"
-    found = body_parts_of(text)
-    own_words = (part for part in rules.body_parts if not body_parts_of(part))
-    if found & _terms(rules.body_parts, body_parts_of) or any(part in text.upper() for part in own_words):
+    found = body_parts_named_in(text)
+    own_words = (part for part in rules.body_parts if not body_parts_named_in(part))
+    if found & _terms(rules.body_parts, body_parts_named_in) or any(part in text.upper() for part in own_words):
         return "accepted"
     return "other" if found else "unknown"
 

@@ -16,7 +16,7 @@ from typing import Final, Literal
 from fieldray.domain.comparison import ChangeRegion, PairComparison
 from fieldray.domain.finding import ImageFacts, Outcome, ScreenedOutcome
 from fieldray.domain.image import ImageHeader, ImageRef, parse_dicom_date
-from fieldray.domain.intended_use import views_of
+from fieldray.domain.intended_use import views_named_in
 from fieldray.domain.patient import PatientMatch, match_patients
 from fieldray.domain.run import StoredImage
 from fieldray.reasons import Reason, reason
@@ -222,7 +222,7 @@ def _doubts(patient_match: PatientMatch, order: TimeOrder) -> list[Reason]:
 
 def is_lateral(header: ImageHeader) -> bool:
     """Return whether an image's header states a lateral view."""
-    return "LATERAL" in views_of(header.view)
+    return "LATERAL" in views_named_in(header.view)
 
 
 def comparison_record(prior: PriorImage, current: Outcome, comparison: PairComparison) -> ComparisonRecord:

@@ -35,7 +35,7 @@ from fieldray.domain.finding import (
     reason_of,
     score_for_sorting,
 )
-from fieldray.domain.intended_use import AGE_NOTE_CODES
+from fieldray.domain.intended_use import AGE_NOTE_CODE_BY_CONFIRMED
 from fieldray.domain.patient import person_key
 from fieldray.domain.run import Verdict
 from fieldray.formatting import file_name, format_person_name, view_and_laterality_label
@@ -210,8 +210,8 @@ _OF_IMAGE: Final = {
 _WITH_AGES: Final = "replace(answers.notes, '[\"{}\",', '[\"{}\",')"
 _OF_ANSWER: Final = {
     "notes": f"""CASE (SELECT json_extract(spec, '$.ages_confirmed') FROM runs WHERE id = :run_id)
-                 WHEN 1 THEN {_WITH_AGES.format(AGE_NOTE_CODES[False], AGE_NOTE_CODES[True])}
-                 ELSE {_WITH_AGES.format(AGE_NOTE_CODES[True], AGE_NOTE_CODES[False])} END""",
+                 WHEN 1 THEN {_WITH_AGES.format(AGE_NOTE_CODE_BY_CONFIRMED[False], AGE_NOTE_CODE_BY_CONFIRMED[True])}
+                 ELSE {_WITH_AGES.format(AGE_NOTE_CODE_BY_CONFIRMED[True], AGE_NOTE_CODE_BY_CONFIRMED[False])} END""",
     "image_id": "copy.id",
     "run_id": ":run_id",
     "position": ":position",

@@ -14,7 +14,7 @@ from fieldray.domain.intended_use import (
     HeaderMatch,
     PatientNoteCounts,
     body_part_match,
-    body_parts_of,
+    body_parts_named_in,
     class_distributions,
     counts_per_hundred,
     header_notes,
@@ -24,7 +24,7 @@ from fieldray.domain.intended_use import (
     performance_sentences,
     view_match,
     view_of_code,
-    views_of,
+    views_named_in,
 )
 from fieldray.domain.metrics import Share
 from fieldray.domain.model import HeaderRules, Manifest
@@ -273,7 +273,7 @@ def test_codes_of_both_snomed_schemes() -> None:
     codes = ["272479007", "R-10214", "399348003", "R-10206", "399067008", "r-102cd", "R-10236 "]
     assert [view_of_code(code, "x") for code in codes] == ["PA", "PA", "AP", "AP", "LATERAL", "LATERAL", "LATERAL"]
     assert view_of_code("99CLINIC", "Left lateral") == "Left lateral"
-    assert views_of("Left lateral") == {"LATERAL"}
+    assert views_named_in("Left lateral") == {"LATERAL"}
 
 
 def test_a_pack_for_other_body_parts_lists_its_own_terms() -> None:
@@ -283,14 +283,14 @@ def test_a_pack_for_other_body_parts_lists_its_own_terms() -> None:
     assert view_match(ImageHeader(view_position="LAO"), rules) == "accepted"
     assert view_match(ImageHeader(view_position="swimmer"), rules) == "accepted"
     assert view_match(ImageHeader(view_position="PA"), rules) == "other"
-    assert body_parts_of("CHEST, RIBS") == {"CHEST", "RIB"}
+    assert body_parts_named_in("CHEST, RIBS") == {"CHEST", "RIB"}
 
 
 def test_a_lateral_or_other_view_is_refused_by_its_term() -> None:
-    assert views_of("DECUBITUS") == views_of("LEFT LATERAL DECUBITUS") == {"LATERAL"}
-    assert views_of("Waters") == views_of("MLO") == {"AXIAL"}
-    assert views_of("AP LLD") == {"AP"}
-    assert views_of("standing") == frozenset()
+    assert views_named_in("DECUBITUS") == views_named_in("LEFT LATERAL DECUBITUS") == {"LATERAL"}
+    assert views_named_in("Waters") == views_named_in("MLO") == {"AXIAL"}
+    assert views_named_in("AP LLD") == {"AP"}
+    assert views_named_in("standing") == frozenset()
 
 
 def test_the_word_frontal_is_accepted_only_by_packs_for_frontal_views() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from fieldray.domain.finding import ResultCount, ScreenedOutcome, notes_of
 from fieldray.domain.history import ResultBrief
-from fieldray.domain.intended_use import AGE_NOTE_CODES
+from fieldray.domain.intended_use import AGE_NOTE_CODE_BY_CONFIRMED
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.run import PackOfRun, Run
 from fieldray.errors import StorageProblem, UsageProblem
@@ -104,7 +104,8 @@ def test_reused_results_get_the_age_note_of_the_new_run(store: ResultStore, *, i
     """Other notes stay, also a text that looks like the note on ages."""
     first = store.open_run(dataclasses.replace(SPEC, ages_confirmed=not is_confirmed))
     written, other = (
-        reason(AGE_NOTE_CODES[confirmed], youngest=1, oldest=5) for confirmed in (is_confirmed, not is_confirmed)
+        reason(AGE_NOTE_CODE_BY_CONFIRMED[confirmed], youngest=1, oldest=5)
+        for confirmed in (is_confirmed, not is_confirmed)
     )
     text = reason("view_unknown", view=f'["{other.code}",')
     row = store.save_image(first, dataclasses.replace(stamped("a"), notes=(other, text)), spec=SPEC).row_id
