@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from fieldray.domain.mask import Mask
 
 THIRDS_PER_LUNG: Final = 3
-UNDECIDED_SHARE_RANGE: Final = (26, 229)  # of 255: from a tenth to nine tenths lung
+UNDECIDED_LUNG_SHARE_RANGE: Final = (26, 229)  # of 255: from a tenth to nine tenths lung
 _DARKER: Final = 25  # percentile that stands for the grey of a third, below the white of ribs and vessels
 _AIR: Final = 10  # percentile of a lung's grey that stands for air
 _MIN_CONTRAST: Final = 8.0  # between air and the tissue around the lungs, of 255
 _MAX_FACT: Final = 3.0  # limit of a fact's absolute value
 # Positions of two facts: how white a third is, and how much whiter it is than the same third of the other lung.
-WHITENESS_INDICES: Final = (5, 4)
+WHITENESS_FEATURE_INDICES: Final = (5, 4)
 
 # Weight of each fact, in the order of `features_of_thirds`. A third with a weighted sum above 0 counts as not seen.
 FEATURE_WEIGHTS: Final = (-3.09, -2.8, 13.0, -14.97, 4.5, 8.46, 1.9, -5.41)
@@ -60,7 +60,7 @@ def features_of_thirds(
     around = float(np.median(without_lung)) if without_lung.size else 255.0
     lungs, greys = split_into_halves(is_lung, middle_column), split_into_halves(cells, middle_column)
     undecided = split_into_halves(
-        (shares >= UNDECIDED_SHARE_RANGE[0]) & (shares <= UNDECIDED_SHARE_RANGE[1]), middle_column
+        (shares >= UNDECIDED_LUNG_SHARE_RANGE[0]) & (shares <= UNDECIDED_LUNG_SHARE_RANGE[1]), middle_column
     )
     airs = [_percentile(of[lung], _AIR) for of, lung in zip(greys, lungs, strict=True) if lung.any()]
     air = float(min(airs, default=0.0))

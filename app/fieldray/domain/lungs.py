@@ -15,7 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.image import Box, CoordinateMap
-from fieldray.domain.lung_thirds import UNDECIDED_SHARE_RANGE, WHITENESS_INDICES, features_of_thirds, whiteness_of_lungs
+from fieldray.domain.lung_thirds import (
+    UNDECIDED_LUNG_SHARE_RANGE,
+    WHITENESS_FEATURE_INDICES,
+    features_of_thirds,
+    whiteness_of_lungs,
+)
 from fieldray.domain.mask import (
     CompressedShares,
     Mask,
@@ -490,7 +495,7 @@ def _are_two_lungs(first: float, second: float, shares: NDArray[np.uint8], parts
 
 def _undecided(shares: NDArray[np.uint8], is_lung: Mask) -> float:
     """Return the number of undecided cells, divided by the number of cells in the lungs."""
-    low, high = UNDECIDED_SHARE_RANGE
+    low, high = UNDECIDED_LUNG_SHARE_RANGE
     undecided = np.count_nonzero((shares >= low) & (shares <= high))
     return float(undecided / max(1, int(np.count_nonzero(is_lung))))
 
@@ -508,7 +513,7 @@ def _white(
     for side, scores, of_thirds in zip(get_args(LungSide), whiteness_of_lungs(facts), facts, strict=True):
         if scores.max() > 0:
             third = int(scores.argmax())
-            white, whiter = (float(of_thirds[third, fact]) for fact in WHITENESS_INDICES)
+            white, whiter = (float(of_thirds[third, fact]) for fact in WHITENESS_FEATURE_INDICES)
             found[side] = LungMeasurement(_OF_THIRDS[third], white, white - whiter)
     return found
 
