@@ -43,4 +43,6 @@ def answered(shares: NDArray[np.float32] | None = None, **changes: Any) -> LungN
     """Return the lung network's answer for a mask. `changes` are scores of checks, or other facts."""
     given: dict[str, Any] = {"cells_to_image": WHOLE, "image_rows": ROWS, "image_columns": COLUMNS}
     given |= {name: changes.pop(name) for name in (*given, "region_shares") if name in changes}
-    return LungNetworkOutput(shares=two_lungs() if shares is None else shares, scores={**CHEST, **changes}, **given)
+    return LungNetworkOutput(
+        lung_shares=two_lungs() if shares is None else shares, scores={**CHEST, **changes}, **given
+    )

@@ -63,7 +63,7 @@ def test_the_lungs_of_an_image_are_found_by_the_rules_of_screening(tmp_path: Pat
     finder = LungFinder(write_tiny_lungs(tmp_path))
     found = finder.find(Image(pixels=_chest(abnormal=False, number=0)))
     assert found.is_frontal_chest and found.has_lungs
-    box = found.box(rows=64, columns=64, margin=0.0)
+    box = found.crop_box(rows=64, columns=64, margin=0.0)
     # the tiny network sees blocks of 16 pixels
     assert (box.top, box.height) == pytest.approx((16, 32), abs=2) and box.left <= 8 and box.left + box.width >= 56
 
@@ -73,7 +73,7 @@ def test_hidden_lung_regions_are_found_and_a_pack_may_be_cropped_to_them(tmp_pat
     chest[48:56, 8:56] = 150  # less than half dark: the network sees no lung
     finder = LungFinder(write_tiny_lungs(tmp_path, masks=2))
     found = finder.find(Image(pixels=chest))
-    seen, whole = (found.box(rows=64, columns=64, margin=0.0, crop=crop) for crop in ("lungs", "lung_region"))
+    seen, whole = (found.crop_box(rows=64, columns=64, margin=0.0, crop=crop) for crop in ("lungs", "lung_region"))
     assert seen.top == pytest.approx(whole.top, abs=2) and whole.height > seen.height + 4
 
 

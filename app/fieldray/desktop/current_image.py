@@ -211,7 +211,7 @@ def _network_input_of(row: WorkListRow) -> tuple[InputSpec, Box | None] | None:
         return spec, None
     if lungs is None or lungs.refusal:
         return (spec, None) if isinstance(row.outcome, ScreenedOutcome) else None
-    return spec, lungs.box(rows=facts.rows, columns=facts.columns, margin=spec.crop_margin, crop=spec.crop)
+    return spec, lungs.crop_box(rows=facts.rows, columns=facts.columns, margin=spec.crop_margin, crop=spec.crop)
 
 
 def _pyramids(image: Image, seen: tuple[InputSpec, Box | None] | None) -> tuple[ImagePyramid, ImagePyramid | None]:

@@ -50,7 +50,7 @@ READ_FIRST_CODES: Final = frozenset(
         *(f"{side}_{third}_third_denser" for side in get_args(LungSide) for third in ("upper", "middle", "lower")),
     )
 )  # codes of `LungFields.read_first_reason`
-ROTATION_DEGREES: Final[Mapping[str, int]] = {"rotated_90": 90, "rotated_180": 180, "rotated_270": 270}
+ROTATION_DEGREES_BY_CHECK: Final[Mapping[str, int]] = {"rotated_90": 90, "rotated_180": 180, "rotated_270": 270}
 
 # Lungs of adults fill a quarter of a usual image, those of infants on a large detector a tenth.
 _MIN_LUNG_SHARE: Final = 0.03
@@ -143,7 +143,7 @@ class LungFields:
     quality: tuple[QualityNote, ...] = ()
 
     @property
-    def shares(self) -> NDArray[np.uint8]:
+    def lung_shares(self) -> NDArray[np.uint8]:
         """The share of lung in each cell (rows, columns), uint8, 0 to 255, read-only.
 
         Cells with at least `threshold` are lung.
@@ -151,22 +151,22 @@ class LungFields:
         return self.compressed_shares.shares
 
     @property
-    def threshold(self) -> int:
+    def mask_threshold(self) -> int:
         """The share of lung, 0 to 255, from which a cell counts as lung."""
         return self.compressed_shares.threshold
 
     @property
     def mask(self) -> Mask:
         """The mask of the visible lungs, (rows, columns) bool."""
-        return self.shares >= self.threshold
+        return self.lung_shares >= self.mask_threshold
 
     @property
-    def whole_mask(self) -> Mask:
+    def mask_with_lung_region(self) -> Mask:
         """The mask of the visible lungs and the lung region together, (rows, columns) bool."""
         return (
             self.mask
             if self.compressed_region is None
-            else self.mask | (self.compressed_region.shares >= self.threshold)
+            else self.mask | (self.compressed_region.shares >= self.mask_threshold)
         )
 
     @property
@@ -188,11 +188,11 @@ class LungFields:
         return (
             _measured(self.unseen_measurement, self.unseen_lungs[0])
             if self.unseen_measurement
-            else reason(self.unseen_code)
+            else reason(self.unseen_lungs_code)
         )
 
     @property
-    def unseen_code(self) -> str:
+    def unseen_lungs_code(self) -> str:
         """A code that says which lungs are not seen, such as "left_lung_unseen"; "" if both lungs are seen.
 
         The code does not say which measurement shows that a lung is not seen.
@@ -208,7 +208,7 @@ class LungFields:
         first, mirrored = self.read_first_reason, reason("perhaps_mirrored") if self.is_mirrored else None
         return tuple(note for note in (first, *cut_off, mirrored, *map(reason, self.quality)) if note)
 
-    def box(self, *, rows: int, columns: int, margin: float, crop: CropRule = "lungs") -> Box:
+    def crop_box(self, *, rows: int, columns: int, margin: float, crop: CropRule = "lungs") -> Box:
         """Return the part of an image that a classifier receives: the lungs with a margin.
 
         rows, columns  size of the image in pixels
@@ -221,9 +221,9 @@ class LungFields:
         refusal.
         """
         region = self.region_bounds_px if crop == "lung_region" else None
-        if self.refusal or (region is None and (not self.has_lungs or self.shares.max() < self.threshold)):
+        if self.refusal or (region is None and (not self.has_lungs or self.lung_shares.max() < self.mask_threshold)):
             return Box(top=0.0, left=0.0, height=float(rows), width=float(columns))
-        top, bottom, left, right = region or _extent(self.shares, self.threshold, self.cells_to_image)
+        top, bottom, left, right = region or _extent(self.lung_shares, self.mask_threshold, self.cells_to_image)
         down, across = margin * (bottom - top), margin * (right - left)
         top, bottom = max(0.0, top - down), min(float(rows), bottom + down)
         left, right = max(0.0, left - across), min(float(columns), right + across)
@@ -233,11 +233,11 @@ class LungFields:
 
     def outlines(self) -> tuple[tuple[Point, ...], ...]:
         """Return polygons around the lungs, (x, y) in pixels of the image."""
-        return outlines(self.shares, self.cells_to_image, threshold=self.threshold)
+        return outlines(self.lung_shares, self.cells_to_image, threshold=self.mask_threshold)
 
-    def mask_of_image(self, *, rows: int, columns: int) -> Mask:
+    def mask_at_image_size(self, *, rows: int, columns: int) -> Mask:
         """Return the mask of the visible lungs, enlarged to the size of the image: (rows, columns) bool."""
-        return enlarge(self.shares, self.cells_to_image, rows=rows, columns=columns, threshold=self.threshold)
+        return enlarge(self.lung_shares, self.cells_to_image, rows=rows, columns=columns, threshold=self.mask_threshold)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -251,7 +251,7 @@ class LungNetworkOutput:
     latency_ms      duration of the inference in milliseconds
     """
 
-    shares: NDArray[np.float32]
+    lung_shares: NDArray[np.float32]
     scores: Mapping[str, float]
     cells_to_image: CoordinateMap
     image_rows: int
@@ -276,7 +276,7 @@ def evaluate_lung_output(
     """
     scores, pixel_map, rows, columns = output.scores, output.cells_to_image, output.image_rows, output.image_columns
     threshold = max(1, round(255 * rules.mask_threshold))
-    quantised = np.rint(255 * output.shares.clip(0, 1)).astype(np.uint8)
+    quantised = np.rint(255 * output.lung_shares.clip(0, 1)).astype(np.uint8)
     fields, parts = remove_non_lung_parts(quantised, threshold)
     areas = _areas(pixel_map, fields.shape, rows=rows, columns=columns) / (rows * columns)
     first, second = _sides(parts, areas)
@@ -284,7 +284,7 @@ def evaluate_lung_output(
     looks_so = scores["frontal_chest"] >= _MIN_FRONTAL_SCORE and _are_two_lungs(first, second, quantised, parts)
     is_frontal_chest = not is_doubted or header_says_chest or looks_so
     passed = {name for name in LUNG_CHECKS if is_frontal_chest and scores[name] >= rules.thresholds[name]}
-    turned = [name for name in ROTATION_DEGREES if name in passed]  # only chests have a known rotation
+    turned = [name for name in ROTATION_DEGREES_BY_CHECK if name in passed]  # only chests have a known rotation
     left, right = (first, second) if "mirrored" in passed else (second, first)
     doubt = LungMeasurement("check", scores["frontal_chest"], rules.thresholds["frontal_chest"]) if is_doubted else None
     white = {} if grey is None else _white(quantised, parts > 0, areas, grey, is_mirrored="mirrored" in passed)
@@ -297,7 +297,7 @@ def evaluate_lung_output(
         unseen_lungs=unseen,
         unseen_measurement=unseen_by,
         cut_off_sides=_cut_off(parts > 0, areas),
-        rotation_degrees=ROTATION_DEGREES[max(turned, key=lambda name: scores[name])] if turned else 0,
+        rotation_degrees=ROTATION_DEGREES_BY_CHECK[max(turned, key=lambda name: scores[name])] if turned else 0,
         is_inverted="inverted" in passed,
         is_mirrored="mirrored" in passed,
         compressed_shares=CompressedShares.compress(fields, threshold),
@@ -354,7 +354,7 @@ def find_one_lung(output: LungNetworkOutput, rules: LungRules, *, kept_side: Sid
     kept_side  the half of the image that was kept: "left" or "right"
     """
     output = replace(output, scores={**output.scores, "mirrored": 0.0})  # equal halves show no mirroring
-    both, shares = evaluate_lung_output(output, rules), output.shares
+    both, shares = evaluate_lung_output(output, rules), output.lung_shares
     if (
         both.refusal
         or both.unseen_lungs
@@ -389,7 +389,7 @@ def evidence_inside(
     total = float((evidence * areas).sum())
     if not total > 0:
         return None
-    mask = lungs.whole_mask
+    mask = lungs.mask_with_lung_region
     lung_down, lung_across = cell_edges(lungs.cells_to_image, mask.shape)
     shared_down = interval_overlaps(down.clip(0, rows), lung_down)
     shared_across = interval_overlaps(across.clip(0, columns), lung_across)

@@ -258,7 +258,7 @@ def lungs_in_frame(lungs: LungFields, frame: CoordinateMap) -> Mask:
     cells = lungs.cells_to_image
     row, column = frame.to_input(cells.row_offset, cells.column_offset)
     in_frame = CoordinateMap(cells.row_scale / frame.row_scale, row, cells.column_scale / frame.column_scale, column)
-    return replace(lungs, cells_to_image=in_frame).mask_of_image(rows=FRAME_SIDE, columns=FRAME_SIDE)
+    return replace(lungs, cells_to_image=in_frame).mask_at_image_size(rows=FRAME_SIDE, columns=FRAME_SIDE)
 
 
 def find_single_image(path: Path, *, workers: WorkerPool) -> ImageRef:

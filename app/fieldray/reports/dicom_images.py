@@ -258,7 +258,7 @@ def lung_mask(subject: ReportedImage) -> Mask | None:
     lungs, facts = lungs_of(subject.outcome), subject.outcome.facts
     if lungs is None or not lungs.has_lungs or not facts.rows:
         return None
-    mask: Mask = lungs.mask_of_image(rows=facts.rows, columns=facts.columns)
+    mask: Mask = lungs.mask_at_image_size(rows=facts.rows, columns=facts.columns)
     if not mask.any():
         return None
     if not can_be_referenced(subject.ref):

@@ -269,7 +269,7 @@ def write_lung_mask(stem: Path, outcome: Outcome, *, inputs: Sequence[Path]) -> 
     lungs, facts = lungs_of(outcome), outcome.facts
     if lungs is None or not lungs.mask.any():
         return False
-    mask = lungs.mask_of_image(rows=facts.rows, columns=facts.columns)
+    mask = lungs.mask_at_image_size(rows=facts.rows, columns=facts.columns)
     write_output(_companion(stem, ".lungs.png"), "png", png_bytes(PIL.Image.fromarray(mask)), inputs=inputs)
     return True
 

@@ -198,7 +198,7 @@ def _lungs_of(row: Row, *, looks_inside: bool) -> LungFields | None:
         return None
     lungs = parse_json(row["lungs"], StoredLungs).to_lung_fields(bytes(memoryview(row["lung_shares"])))
     if looks_inside:
-        _ = lungs.shares
+        _ = lungs.lung_shares
     return lungs
 
 
@@ -208,7 +208,7 @@ def result_hash(outcome: Outcome) -> bytes:
     if isinstance(outcome, ScreenedOutcome):
         points = [found.point.threshold if found.point else None for found in outcome.findings]
         scores = [[found.label, found.score, found.decision] for found in outcome.findings]
-        sides = [outcome.lungs.unseen_code] if outcome.lungs and outcome.lungs.read_first_reason else []
+        sides = [outcome.lungs.unseen_lungs_code] if outcome.lungs and outcome.lungs.read_first_reason else []
         judged += [outcome.model_sha256, scores, points, *sides]
     else:
         judged += [outcome.reason.code, outcome.reason.parameters]

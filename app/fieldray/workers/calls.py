@@ -140,7 +140,7 @@ class AnalysisResult:
             raise ValueError("a preview of this size")
         if self.input_values is not None and self.input_values.ndim != 4:
             raise ValueError(f"no input: {self.input_values.shape}")
-        if self.lungs is not None and self.lungs.shares.ndim != 2:
+        if self.lungs is not None and self.lungs.lung_shares.ndim != 2:
             raise ValueError("no mask")
 
     def is_borderline(

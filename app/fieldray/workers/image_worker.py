@@ -286,7 +286,7 @@ class ImageWorker:
         if wanted is None:
             return
         lungs, size = view.result.lungs, {"rows": view.result.facts.rows, "columns": view.result.facts.columns}
-        box = lungs.box(**size, margin=wanted.crop_margin, crop=wanted.crop) if crops and lungs else None
+        box = lungs.crop_box(**size, margin=wanted.crop_margin, crop=wanted.crop) if crops and lungs else None
         if box and not is_whole and (finer := target_size_for_crop(wanted, box, image, detail)):
             image = self._read(view, finer)
         is_first = detail == "needed" and image.has_approximate_pixels and not is_whole
@@ -434,7 +434,7 @@ def find_lungs_in_image(
         if found.mask is None:
             raise ValueError("a lung-field pack without a mask")
         return LungNetworkOutput(
-            shares=found.mask,
+            lung_shares=found.mask,
             scores=scores_by_label_code(finder, found.scores),
             cells_to_image=tensor.input_to_image.for_cells(found.mask.shape, input_size=(spec.height, spec.width)),
             image_rows=rows,

@@ -77,7 +77,7 @@ def lung_share_grid(lungs: LungFields, pixel_map: CoordinateMap, *, input_size: 
     """
     cells = pixel_map.for_cells((LUNG_GRID_SIDE, LUNG_GRID_SIDE), input_size=input_size)
     down, across = cell_edges(cells, (LUNG_GRID_SIDE, LUNG_GRID_SIDE))
-    mask = lungs.whole_mask
+    mask = lungs.mask_with_lung_region
     lung_down, lung_across = cell_edges(lungs.cells_to_image, mask.shape)
     inside = interval_overlaps(down, lung_down) @ mask.astype(np.float64) @ interval_overlaps(across, lung_across).T
     shares = np.rint(255 * inside / (cells.row_scale * cells.column_scale)).clip(0, 255)
@@ -255,7 +255,7 @@ class _Reading:
             return to_network_input(image, self.spec).values[0], none
         header_says_chest = self.accepted is not None and header_says_frontal_chest(header, self.accepted)
         lungs, (rows, columns) = self.finder.find(image, header_says_chest=header_says_chest), image.size
-        place = partial(lungs.box, rows=rows, columns=columns, margin=self.spec.crop_margin)
+        place = partial(lungs.crop_box, rows=rows, columns=columns, margin=self.spec.crop_margin)
         box = place(crop=self.spec.crop) if self.spec.crop != "none" else None
         tensor = to_network_input(image, self.spec, box=box)
         shares = lung_share_grid(lungs, tensor.input_to_image, input_size=(self.spec.height, self.spec.width))

@@ -89,19 +89,23 @@ def test_a_chest_by_check_or_header_without_lungs_is_read_first(given: dict[str,
         "Hardly any lung was found: the lungs cover only 0.0 % of the image. In a chest X-ray, both lungs together "
         "cover at least 3.0 % of the image."
     )
-    box = found.box(rows=ROWS, columns=COLUMNS, margin=0.1)
+    box = found.crop_box(rows=ROWS, columns=COLUMNS, margin=0.1)
     assert (box.top, box.left, box.height, box.width) == (0, 0, ROWS, COLUMNS)
 
 
 def test_the_lung_region_crop_includes_lungs_that_are_not_seen() -> None:
     white = np.where(np.arange(SIDE) < SIDE // 2, two_lungs(), np.float32(0))
     size = {"rows": ROWS, "columns": COLUMNS, "margin": 0.1}
-    whole = lungs().box(**size)
+    whole = lungs().crop_box(**size)
     for seen in (two_lungs(), white, np.zeros_like(white)):
-        assert lungs(seen, region_shares=two_lungs()).box(**size, crop="lung_region") == whole
-        assert lungs(seen, region_shares=two_lungs()).box(**size) == lungs(seen).box(**size)  # the plain lung crop
-        assert lungs(seen).box(**size, crop="lung_region") == lungs(seen).box(**size)  # the network has no lung region
-    assert lungs(region_shares=np.zeros_like(white)).box(**size, crop="lung_region") == whole
+        assert lungs(seen, region_shares=two_lungs()).crop_box(**size, crop="lung_region") == whole
+        assert lungs(seen, region_shares=two_lungs()).crop_box(**size) == lungs(seen).crop_box(
+            **size
+        )  # the plain lung crop
+        assert lungs(seen).crop_box(**size, crop="lung_region") == lungs(seen).crop_box(
+            **size
+        )  # the network has no lung region
+    assert lungs(region_shares=np.zeros_like(white)).crop_box(**size, crop="lung_region") == whole
 
 
 def test_a_doubted_chest_with_a_mask_of_two_lungs_is_accepted() -> None:
@@ -197,11 +201,11 @@ def test_a_result_without_its_measurement_names_the_lung() -> None:
     for by in (None, denser_opposite):
         assert replace(found, unseen_measurement=by).read_first_reason == reason("left_lung_unseen")
     assert {"left_lung_unseen", "right_lung_unseen", "lungs_unseen"} < READ_FIRST_CODES
-    assert found.unseen_code == "left_lung_unseen"
+    assert found.unseen_lungs_code == "left_lung_unseen"
     assert replace(found, unseen_lungs=("left", "right"), unseen_measurement=None).read_first_reason == reason(
         "lungs_unseen"
     )
-    assert lungs().unseen_code == ""
+    assert lungs().unseen_lungs_code == ""
 
 
 @pytest.mark.parametrize(
@@ -265,11 +269,11 @@ def test_mirror_half_replaces_one_half_by_the_mirrored_other() -> None:
 def test_the_crop_includes_the_side_of_an_unseen_lung() -> None:
     shares = two_lungs()
     shares[:, :20] = 0
-    box = lungs(shares).box(rows=ROWS, columns=COLUMNS, margin=0.0)
+    box = lungs(shares).crop_box(rows=ROWS, columns=COLUMNS, margin=0.0)
     assert (box.left, box.width) == pytest.approx(
         (70, 260), abs=0.1
     )  # the lung from column 250 to 330, and its mirror image
-    assert lungs().box(rows=ROWS, columns=COLUMNS, margin=0.0).left == pytest.approx(50, abs=0.1)
+    assert lungs().crop_box(rows=ROWS, columns=COLUMNS, margin=0.0).left == pytest.approx(50, abs=0.1)
 
 
 @pytest.mark.parametrize(
@@ -314,7 +318,9 @@ def test_an_arm_in_the_mask_is_not_taken_for_a_lung() -> None:
     shares[12:30, 34:38] = 1  # as long as a lung, and less than half as wide
     with_arm = lungs(shares)
     assert np.array_equal(alone.mask, with_arm.mask)
-    assert alone.box(rows=ROWS, columns=COLUMNS, margin=0.05) == with_arm.box(rows=ROWS, columns=COLUMNS, margin=0.05)
+    assert alone.crop_box(rows=ROWS, columns=COLUMNS, margin=0.05) == with_arm.crop_box(
+        rows=ROWS, columns=COLUMNS, margin=0.05
+    )
     shares[12:30, 34:40] = 1  # so large that the two lungs cannot be told from the three parts
     assert lungs(shares).mask[:, 34:40].any()
 
@@ -332,13 +338,13 @@ def test_connected_lungs_are_divided_in_the_middle() -> None:
 
 
 def test_the_box_holds_the_lungs_and_a_margin_inside_the_image() -> None:
-    box = lungs().box(rows=ROWS, columns=COLUMNS, margin=0.0)
+    box = lungs().crop_box(rows=ROWS, columns=COLUMNS, margin=0.0)
     # rows 10 to 30 of 20 pixels, columns 5 to 33 of 10 pixels
     assert (box.top, box.left, box.height, box.width) == pytest.approx((200.0, 50.0, 400.0, 280.0), abs=0.1)
-    wide = lungs().box(rows=ROWS, columns=COLUMNS, margin=0.25)
+    wide = lungs().crop_box(rows=ROWS, columns=COLUMNS, margin=0.25)
     # 100 more rows above and below, 70 more columns: only 50 are left of the lungs
     assert (wide.top, wide.left, wide.height, wide.width) == pytest.approx((100.0, 0.0, 600.0, 400.0), abs=0.2)
-    whole = lungs(np.zeros((SIDE, SIDE), np.float32)).box(rows=ROWS, columns=COLUMNS, margin=0.0)
+    whole = lungs(np.zeros((SIDE, SIDE), np.float32)).crop_box(rows=ROWS, columns=COLUMNS, margin=0.0)
     assert (whole.top, whole.left, whole.height, whole.width) == (0.0, 0.0, 800.0, 400.0)
 
 
@@ -347,7 +353,7 @@ def test_a_small_change_of_the_mask_moves_the_box_a_little() -> None:
     tops = []
     for share in (0.0, 0.25, 0.49, 0.51, 0.75, 1.0):  # of the row above both lungs
         shares[9, 8:29] = share * (shares[10, 8:29] > 0)
-        tops.append(lungs(shares).box(rows=ROWS, columns=COLUMNS, margin=0.0).top)
+        tops.append(lungs(shares).crop_box(rows=ROWS, columns=COLUMNS, margin=0.0).top)
     # by a whole row of 20 pixels in all, and nowhere by more than the step of the mask's value
     assert (tops[0], tops[-1]) == pytest.approx((200.0, 180.0), abs=0.1)
     assert all(0 <= before - after <= 20 * 0.36 for before, after in itertools.pairwise(tops))
@@ -355,7 +361,7 @@ def test_a_small_change_of_the_mask_moves_the_box_a_little() -> None:
 
 def test_the_mask_has_the_images_size_and_an_outline_around_each_lung() -> None:
     found = lungs()
-    mask = found.mask_of_image(rows=ROWS, columns=COLUMNS)
+    mask = found.mask_at_image_size(rows=ROWS, columns=COLUMNS)
     assert mask[400, 100] and mask[400, 290] and not mask[400, 200]
     assert mask.mean() == pytest.approx(0.225, abs=0.005)
     assert len(found.outlines()) == 2

@@ -137,7 +137,7 @@ def test_a_segmentation_matches_the_image_grid(one: ScreenedOutcome, tmp_path: P
     seg.EXPORTER.write(path, run_with(results_of([one])))
     found = highdicom.seg.segread(path / "00001.dcm")
     assert one.lungs is not None
-    assert np.array_equal(found.pixel_array.astype(bool), one.lungs.mask_of_image(rows=160, columns=128))
+    assert np.array_equal(found.pixel_array.astype(bool), one.lungs.mask_at_image_size(rows=160, columns=128))
     assert found.get_segment_description(1).segmented_property_type.meaning == "Lung"
     reference = found.PerFrameFunctionalGroupsSequence[0].DerivationImageSequence[0].SourceImageSequence[0]
     assert reference.ReferencedSOPInstanceUID == one.ref.header.sop_instance_uid
@@ -152,7 +152,7 @@ def test_for_a_turned_image_the_segmentation_matches_the_file(
     seg.EXPORTER.write(path, run_with(results_of([wished])))
     found = highdicom.seg.segread(path / "00001.dcm").pixel_array.astype(bool)
     assert one.lungs is not None
-    mask = one.lungs.mask_of_image(rows=128, columns=160)
+    mask = one.lungs.mask_at_image_size(rows=128, columns=160)
     assert np.array_equal(turn.rotate(found), mask)
     (upright,) = written(tmp_path, sc.EXPORTER, [one])
     (lying,) = written(tmp_path / "lying", sc.EXPORTER, [wished])

@@ -54,7 +54,7 @@ def test_the_mask_has_one_bit_per_pixel_of_the_image(tmp_path: Path) -> None:
     with Image.open(tmp_path / "a.png.lungs.png") as found:
         assert (found.mode, found.size) == ("1", (COLUMNS, ROWS))
         mask = np.asarray(found)
-    assert np.array_equal(mask, lungs().mask_of_image(rows=ROWS, columns=COLUMNS))
+    assert np.array_equal(mask, lungs().mask_at_image_size(rows=ROWS, columns=COLUMNS))
 
 
 def test_without_found_lungs_no_mask_is_written(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_the_lung_crop_is_taken_from_the_full_resolution_of_a_png(ref: ImageRef)
     """A PNG is decoded whole and once; its crop comes from all its pixels, whatever the reduction for the lungs."""
     seen = look(ref, CROPPED, Boxed())
     assert (seen.facts.rows, seen.facts.columns, seen.is_approximate) == (400, 300, False)
-    box = seen.lungs.box(rows=400, columns=300, margin=CROPPED.crop_margin)
+    box = seen.lungs.crop_box(rows=400, columns=300, margin=CROPPED.crop_margin)
     whole = to_network_input(with_default_window(ImageFile(ref).decode_image()), CROPPED, box=box)
     assert np.abs(seen.input_values.astype(int) - whole.values.astype(int)).max() <= 2
     assert seen.facts.input_to_image.row_offset == whole.input_to_image.row_offset
@@ -334,7 +334,11 @@ def test_several_packs_get_the_same_results_as_alone_from_one_reading(ref: Image
     for mine, its in zip(alone, together, strict=True):
         assert mine.network_output.scores.tobytes() == its.network_output.scores.tobytes()
         assert (mine.facts.input_to_image, mine.facts.notes) == (its.facts.input_to_image, its.facts.notes)
-        assert mine.lungs is not None and its.lungs is not None and np.array_equal(mine.lungs.shares, its.lungs.shares)
+        assert (
+            mine.lungs is not None
+            and its.lungs is not None
+            and np.array_equal(mine.lungs.shares, its.lungs.lung_shares)
+        )
         assert (mine.reduction_factor, mine.image_number, mine.facts.preview) == (
             its.reduction_factor,
             its.image_number,
