@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fieldray.domain.image import CoordinateMap
 
-Shares = NDArray[np.uint8]
+CellShares = NDArray[np.uint8]
 Mask = NDArray[np.bool_]
 _BLOCK_ROWS: Final = 256
 
@@ -103,7 +103,7 @@ def cell_edges(
 # ---- enlarging to the size of the image
 
 
-def enlarge(shares: Shares, cells_to_image: CoordinateMap, *, rows: int, columns: int, threshold: int) -> Mask:
+def enlarge(shares: CellShares, cells_to_image: CoordinateMap, *, rows: int, columns: int, threshold: int) -> Mask:
     """Enlarge a map of shares linearly to the size of an image, and compare each pixel with a threshold.
 
     Returns the mask (rows, columns) bool of the pixels at or above the threshold.
@@ -168,7 +168,7 @@ _WAYS: Final[Mapping[int, tuple[tuple[int, int], ...]]] = {
 Point = tuple[float, float]
 
 
-def outlines(shares: Shares, cells_to_image: CoordinateMap, *, threshold: int) -> tuple[tuple[Point, ...], ...]:
+def outlines(shares: CellShares, cells_to_image: CoordinateMap, *, threshold: int) -> tuple[tuple[Point, ...], ...]:
     """Return closed polygons around the cells whose share reaches a threshold.
 
     Each polygon is a list of points (x, y) in pixels of the image, found by marching squares (Lorensen and Cline 1987).
@@ -250,7 +250,7 @@ class CompressedShares:
     data: bytes
 
     @classmethod
-    def compress(cls, shares: Shares, threshold: int) -> Self:
+    def compress(cls, shares: CellShares, threshold: int) -> Self:
         """Compress a map of shares: (rows, columns) uint8, how much of each cell is covered, 0..255.
 
         threshold  share from which a cell is inside the mask
@@ -260,7 +260,7 @@ class CompressedShares:
         return cls(rows, columns, threshold, zlib.compress(np.packbits(mask).tobytes() + values))
 
     @property
-    def shares(self) -> Shares:
+    def shares(self) -> CellShares:
         """The decompressed map: (rows, columns) uint8, how much of each cell is covered, 0..255. Read-only.
 
         Raises ValueError for damaged data.
@@ -269,7 +269,7 @@ class CompressedShares:
 
 
 @lru_cache(maxsize=4)  # the shares of an image are needed several times
-def _unpacked(kept: CompressedShares) -> Shares:
+def _unpacked(kept: CompressedShares) -> CellShares:
     size = kept.rows * kept.columns
     if min(kept.rows, kept.columns) < 1 or size > _MAX_CELLS or not 0 < kept.threshold <= 255:
         raise ValueError(f"no mask has {kept.rows} x {kept.columns} cells from {kept.threshold} on")
