@@ -26,7 +26,7 @@ from fieldray.domain.image import Image, ImageRef
 from fieldray.domain.lung_thirds import THIRDS_PER_LUNG, features_of_thirds, split_into_halves, split_into_thirds
 from fieldray.domain.lungs import column_between_lungs, remove_non_lung_parts
 from fieldray.domain.mask import Mask
-from fieldray.domain.model import LUNG_CHECKS
+from fieldray.domain.model import LUNG_NETWORK_CHECKS
 from fieldray.imaging.preprocess import to_network_input, with_default_window
 from fieldray.imaging.reading import decode_image_bytes
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
@@ -48,7 +48,9 @@ class LungFinder:
     def __init__(self, home: Path) -> None:
         model = PackLibrary(home).load_shipped_lung_pack()
         assert model is not None and model.manifest.lung_rules is not None
-        spec = NetworkSpec(input=model.manifest.input, outputs=model.manifest.outputs, label_count=len(LUNG_CHECKS))
+        spec = NetworkSpec(
+            input=model.manifest.input, outputs=model.manifest.outputs, label_count=len(LUNG_NETWORK_CHECKS)
+        )
         self._input, self._rules = model.manifest.input, model.manifest.lung_rules
         self._network = Network(model.files["litert"], spec, runtime=load_runtime(), threads=1)
 
@@ -59,7 +61,7 @@ class LungFinder:
         """
         grey = to_network_input(with_default_window(image), self._input).values[0]
         answer = self._network.run(grey)
-        passed = {n for n, s in zip(LUNG_CHECKS, answer.scores, strict=True) if s >= self._rules.thresholds[n]}
+        passed = {n for n, s in zip(LUNG_NETWORK_CHECKS, answer.scores, strict=True) if s >= self._rules.thresholds[n]}
         assert answer.mask is not None
         return (answer.mask, grey[:, :, 0]) if passed - {"mirrored"} == {"frontal_chest"} else None
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fieldray.domain.finding import ImageFacts
 from fieldray.domain.image import CoordinateMap, Correction, Image, ImageRef, Window
-from fieldray.domain.model import LUNG_CHECKS, BackendName, Model, Prediction
+from fieldray.domain.model import LUNG_NETWORK_CHECKS, BackendName, Model, Prediction
 from fieldray.errors import BackendProblem, Cancelled, Unreadable
 from fieldray.imaging.discover import zip_search_in_this_process
 from fieldray.imaging.quality import check_header
@@ -204,7 +204,7 @@ class FakeEngine:
             class_maps=np.zeros((1, 2, 2), np.float32),
             features=np.full(4, self._features, np.float32),
             latency_ms=2.0,
-            image_number=self._sequence,
+            image_number_on_backend=self._sequence,
         )
 
 
@@ -216,14 +216,14 @@ class FakeFinder:
 
     def __init__(self, mask: NDArray[Any], *, problem: Reason | None = None, **scores: float) -> None:
         self._mask = mask.astype(np.float32)
-        self._checks = {"frontal_chest": 0.9, **dict.fromkeys(LUNG_CHECKS[1:], 0.1), **scores}
+        self._checks = {"frontal_chest": 0.9, **dict.fromkeys(LUNG_NETWORK_CHECKS[1:], 0.1), **scores}
         self._problem = problem
         self.unloadable: Reason | None = None
 
     def run(self, _image: NDArray[np.uint8]) -> NetworkOutput:
         if self._problem:
             raise BackendProblem(self._problem)
-        scores = np.array([self._checks[name] for name in LUNG_CHECKS], np.float32)
+        scores = np.array([self._checks[name] for name in LUNG_NETWORK_CHECKS], np.float32)
         return NetworkOutput(scores=scores, class_maps=None, features=None, latency_ms=0.5, mask=self._mask)
 
 

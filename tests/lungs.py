@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from fieldray.domain.image import CoordinateMap
 from fieldray.domain.lungs import LungFields, LungNetworkOutput, evaluate_lung_output
-from fieldray.domain.model import LUNG_CHECKS, LungRules
+from fieldray.domain.model import LUNG_NETWORK_CHECKS, LungRules
 
-RULES = LungRules(mask_threshold=0.5, thresholds=dict.fromkeys(LUNG_CHECKS, 0.5))
-CHEST = {"frontal_chest": 0.9, **dict.fromkeys(LUNG_CHECKS[1:], 0.1)}
+RULES = LungRules(mask_threshold=0.5, thresholds=dict.fromkeys(LUNG_NETWORK_CHECKS, 0.5))
+CHEST = {"frontal_chest": 0.9, **dict.fromkeys(LUNG_NETWORK_CHECKS[1:], 0.1)}
 SIDE = 40
 ROWS, COLUMNS = 800, 400  # size of the image: a cell of the mask has 20 x 10 pixels
 WHOLE = CoordinateMap(20.0, 0.0, 10.0, 0.0)

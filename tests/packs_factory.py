@@ -11,7 +11,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fieldray.domain.model import (
-    LUNG_CHECKS,
+    LUNG_NETWORK_CHECKS,
     Calibration,
     Estimate,
     GoldenVectors,
@@ -117,7 +117,7 @@ def make_lung_fields(
         limits=texts,
         input=Input(height=16, width=16, channels=1, dtype="uint8", intensity="percentile", fit="pad", margin=0.0),
         outputs=LungOutputs(mask=0, checks=1),
-        checks=tuple(LungCheck(name=name, threshold=0.5) for name in LUNG_CHECKS),
+        checks=tuple(LungCheck(name=name, threshold=0.5) for name in LUNG_NETWORK_CHECKS),
         mask_threshold=0.5,
         files=manifest_file_entries(contents),
         provenance={},

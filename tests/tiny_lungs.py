@@ -19,14 +19,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.model import LUNG_CHECKS, GoldenVectors, Model
+from fieldray.domain.model import LUNG_NETWORK_CHECKS, GoldenVectors, Model
 from fieldray.packs.manifest import GoldenTolerance, Input
 from fieldray.packs.verified import golden_files, manifest_file_entries, read_pack
 from packs_factory import make_lung_fields
 from tiny_models import SIDE, lungs_bytes, tiny_inputs
 
 _OWN: Final = {"frontal_chest": (4.0, 0.0, -10.0), "inverted": (-4.0, 8.0, 0.0)}  # bias, bright weight, dark weight
-_WEIGHTS: Final = [_OWN.get(name, (-4.0, 0.0, 0.0)) for name in LUNG_CHECKS]
+_WEIGHTS: Final = [_OWN.get(name, (-4.0, 0.0, 0.0)) for name in LUNG_NETWORK_CHECKS]
 
 
 def tiny_checks(inputs: NDArray[np.uint8]) -> NDArray[np.float32]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fieldray.domain.model import LUNG_CHECKS, InputSpec
+from fieldray.domain.model import LUNG_NETWORK_CHECKS, InputSpec
 from fieldray_adapt.data.augmentation import PairAugmentation, augment_with_mask, whiten_lung
 from fieldray_adapt.data.images_for_checks import (
     CHEST_PART_KINDS,
@@ -148,7 +148,7 @@ def test_a_parameter_server_updates_a_lung_network_as_one_process_does(momentum:
     server = Shard(start, layout=layout, ranges=((0, layout.element_count),), rule=rule)
     masks = np.zeros((4, SIDE // 2, SIDE // 2, LungNetwork().mask_count), np.float32)
     masks[:, 8:24, 4:14] = 1
-    batch = _data().images[:4], masks, np.zeros((0, len(LUNG_CHECKS)), np.float32)
+    batch = _data().images[:4], masks, np.zeros((0, len(LUNG_NETWORK_CHECKS)), np.float32)
     for rate in (0.01, 0.02, 0.03):
         gradient, loss = engine.gradient(*batch)
         server.update(layout.to_vector(gradient), learning_rate=rate)
@@ -190,7 +190,7 @@ def test_the_published_network_sees_the_image_mirrored_beyond_its_border() -> No
 def test_the_compact_network_is_small_and_its_mask_half_the_side() -> None:
     network = compact_unet(height=256, width=256)
     sizes = layer_shapes(network)
-    assert sizes["mask"] == (128, 128, 1) and sizes["scores"] == (len(LUNG_CHECKS),)
+    assert sizes["mask"] == (128, 128, 1) and sizes["scores"] == (len(LUNG_NETWORK_CHECKS),)
     assert 20e6 < multiply_add_count(network) < 60e6
     with_region = compact_unet(height=256, width=256, mask_count=2)
     assert layer_shapes(with_region)["mask"] == (128, 128, 2)
@@ -368,7 +368,7 @@ def test_a_turned_image_has_the_targets_of_its_orientation() -> None:
     assert np.array_equal(same, image) and targets.tolist() == [1, 0, 0, 0, 0, 0]
     clockwise, targets = reorient(image, turns=1)
     assert clockwise[0].tolist() == [12, 8, 4, 0]  # the left column, from below, is now on top
-    assert dict(zip(LUNG_CHECKS, targets, strict=True))["rotated_90"] == 1 and targets.sum() == 2
+    assert dict(zip(LUNG_NETWORK_CHECKS, targets, strict=True))["rotated_90"] == 1 and targets.sum() == 2
     both, targets = reorient(image, turns=3, is_mirrored=True, is_inverted=True)
     assert targets.tolist() == [1, 0, 0, 1, 1, 1]
     assert np.array_equal(both, 255 - np.rot90(image[:, ::-1]))

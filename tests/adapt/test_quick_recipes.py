@@ -14,7 +14,7 @@ from PIL import Image
 
 from drawn_data import draw_digits, draw_images, draw_lungs, project
 from fieldray.audit.drift import reference_histograms
-from fieldray.domain.model import LUNG_CHECKS
+from fieldray.domain.model import LUNG_NETWORK_CHECKS
 from fieldray.errors import UsageProblem
 from fieldray.packs.cards import split_card_by_language
 from fieldray.packs.manifest import LungFieldsManifest, parse_manifest
@@ -172,7 +172,7 @@ shows = "region"
     found = read_pack(pack)
     manifest = parse_manifest((pack / "manifest.json").read_bytes())
     assert isinstance(manifest, LungFieldsManifest)
-    assert tuple(check.name for check in manifest.checks) == LUNG_CHECKS
+    assert tuple(check.name for check in manifest.checks) == LUNG_NETWORK_CHECKS
     assert np.load(pack / "golden_scores.npy", allow_pickle=False).shape == (6, 6)
 
     metrics = json.loads((run / "evaluate" / "metrics.json").read_text())

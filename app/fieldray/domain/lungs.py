@@ -31,7 +31,7 @@ from fieldray.domain.mask import (
     interval_overlaps,
     outlines,
 )
-from fieldray.domain.model import LUNG_CHECKS, CropRule, LungRules, Manifest
+from fieldray.domain.model import LUNG_NETWORK_CHECKS, CropRule, LungRules, Manifest
 from fieldray.reasons import Reason, reason
 
 Side = Literal["top", "bottom", "left", "right"]
@@ -283,7 +283,7 @@ def evaluate_lung_output(
     is_doubted = scores["frontal_chest"] < rules.thresholds["frontal_chest"]
     looks_so = scores["frontal_chest"] >= _MIN_FRONTAL_SCORE and _are_two_lungs(first, second, quantised, parts)
     is_frontal_chest = not is_doubted or header_says_chest or looks_so
-    passed = {name for name in LUNG_CHECKS if is_frontal_chest and scores[name] >= rules.thresholds[name]}
+    passed = {name for name in LUNG_NETWORK_CHECKS if is_frontal_chest and scores[name] >= rules.thresholds[name]}
     turned = [name for name in ROTATION_DEGREES_BY_CHECK if name in passed]  # only chests have a known rotation
     left, right = (first, second) if "mirrored" in passed else (second, first)
     doubt = LungMeasurement("check", scores["frontal_chest"], rules.thresholds["frontal_chest"]) if is_doubted else None

@@ -22,7 +22,7 @@ Trust = Literal["builtin", "signed", "legacy"]
 CompanionKind = Literal["lung-fields"]
 PackKind = Literal["classifier"] | CompanionKind
 # The checks that a lung-field network makes of the whole image, in the order of its scores.
-LUNG_CHECKS: Final = ("frontal_chest", "rotated_90", "rotated_180", "rotated_270", "inverted", "mirrored")
+LUNG_NETWORK_CHECKS: Final = ("frontal_chest", "rotated_90", "rotated_180", "rotated_270", "inverted", "mirrored")
 
 # Prefix of the names of operating points that a site chose on its own images (packs/site_choices). No pack may use it.
 LOCAL_POINT_PREFIX: Final = "local:"
@@ -258,7 +258,7 @@ class LungRules:
 
     def __post_init__(self) -> None:
         _require(0 < self.mask_threshold < 1, "mask_threshold must be between 0 and 1")
-        _require(set(self.thresholds) == set(LUNG_CHECKS), f"checks must be {', '.join(LUNG_CHECKS)}")
+        _require(set(self.thresholds) == set(LUNG_NETWORK_CHECKS), f"checks must be {', '.join(LUNG_NETWORK_CHECKS)}")
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -398,4 +398,4 @@ class Prediction:
     class_maps: NDArray[np.float32] | None
     features: NDArray[np.float32] | None
     latency_ms: float
-    image_number: int
+    image_number_on_backend: int

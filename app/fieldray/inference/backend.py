@@ -70,7 +70,7 @@ def prediction_of(answer: NetworkOutput, model: Model, *, backend: BackendName, 
         class_maps=answer.class_maps,
         features=answer.features,
         latency_ms=answer.latency_ms,
-        image_number=image_number,
+        image_number_on_backend=image_number,
     )
 
 

@@ -25,7 +25,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from fieldray.domain.finding import Category
 from fieldray.domain.model import (
     LOCAL_POINT_PREFIX,
-    LUNG_CHECKS,
+    LUNG_NETWORK_CHECKS,
     Activation,
     CompanionKind,
     FitRule,
@@ -345,7 +345,9 @@ class LungFieldsManifest(PackManifest, frozen=True, kw_only=True, tag="lung-fiel
     """The manifest of a pack that finds the lung fields before a classifier runs."""
 
     outputs: LungOutputs
-    checks: Annotated[tuple[LungCheck, ...], Meta(min_length=len(LUNG_CHECKS), max_length=len(LUNG_CHECKS))]
+    checks: Annotated[
+        tuple[LungCheck, ...], Meta(min_length=len(LUNG_NETWORK_CHECKS), max_length=len(LUNG_NETWORK_CHECKS))
+    ]
     mask_threshold: Annotated[float, Meta(gt=0, lt=1)]
     golden: GoldenTolerance | UnsetType = UNSET
 
@@ -372,8 +374,10 @@ def parse_manifest(data: bytes) -> AnyManifest:
     _check_names(document)
     found: AnyManifest = _read(document, AnyManifest)
     _check_files(found)
-    if isinstance(found, LungFieldsManifest) and tuple(check.name for check in found.checks) != LUNG_CHECKS:
-        raise manifest_error(f"checks: need {', '.join(LUNG_CHECKS)}, in this order")  # the scores have this order
+    if isinstance(found, LungFieldsManifest) and tuple(check.name for check in found.checks) != LUNG_NETWORK_CHECKS:
+        raise manifest_error(
+            f"checks: need {', '.join(LUNG_NETWORK_CHECKS)}, in this order"
+        )  # the scores have this order
     domain_manifest(found)  # raises PackProblem for rules that no type can express
     return found
 
@@ -396,7 +400,7 @@ def domain_manifest(manifest: AnyManifest, *, ood_gate: OutOfDistributionCheck |
     content["pack_id"] = content.pop("id")
     if isinstance(manifest, LungFieldsManifest):  # described as a network that gives scores
         content |= {
-            "labels": [{"code": name, "scheme": "fieldray", "meaning": {"en": name}} for name in LUNG_CHECKS],
+            "labels": [{"code": name, "scheme": "fieldray", "meaning": {"en": name}} for name in LUNG_NETWORK_CHECKS],
             "outputs": {"scores": manifest.outputs.checks, "mask": manifest.outputs.mask},
             "lung_rules": {
                 "mask_threshold": manifest.mask_threshold,

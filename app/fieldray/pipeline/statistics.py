@@ -98,7 +98,7 @@ class InferenceStatistics:
         with self._lock:
             self._latest = prediction.backend
             latencies = self._by_backend.setdefault(prediction.backend, _Latencies())
-            latencies.add(max(prediction.latency_ms, 1e-3), sequence=prediction.image_number)
+            latencies.add(max(prediction.latency_ms, 1e-3), sequence=prediction.image_number_on_backend)
 
     def speed(self) -> Speed:
         """Return the current speed of the device that ran the latest image."""

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter
 
-from fieldray.domain.model import LUNG_CHECKS
+from fieldray.domain.model import LUNG_NETWORK_CHECKS
 from fieldray_adapt.data.augmentation import GreyImage, PairAugmentation, augment_appearance, augment_with_mask
 
 Generator = np.random.Generator
@@ -250,7 +250,7 @@ def ood_image_targets() -> Targets:
 
     The target is 0 for "frontal chest", and `UNKNOWN_TARGET` for all other checks.
     """
-    targets = np.full(len(LUNG_CHECKS), UNKNOWN_TARGET, np.float32)
+    targets = np.full(len(LUNG_NETWORK_CHECKS), UNKNOWN_TARGET, np.float32)
     targets[0] = 0
     return targets
 
@@ -276,7 +276,7 @@ def reorient(
     The copy is mirrored if `is_mirrored`, then rotated clockwise by `turns` quarter turns, then inverted (black and
     white swapped) if `is_inverted`.
     """
-    targets = np.zeros(len(LUNG_CHECKS), np.float32)
+    targets = np.zeros(len(LUNG_NETWORK_CHECKS), np.float32)
     targets[0], targets[4], targets[5] = 1, is_inverted, is_mirrored
     if turns:
         targets[turns] = 1

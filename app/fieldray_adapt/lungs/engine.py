@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.metrics import sigmoid
-from fieldray.domain.model import LUNG_CHECKS
+from fieldray.domain.model import LUNG_NETWORK_CHECKS
 from fieldray_adapt.data.images_for_checks import UNKNOWN_TARGET
 from fieldray_adapt.lungs.dataset import resize_images
 from fieldray_adapt.lungs.networks import PUBLISHED_UNET_MARGIN, compact_unet, published_mask_side, published_unet
@@ -150,7 +150,7 @@ class MaskEngine(KerasState):
         if not self.has_checks:
             return self.prepare(images), masks
         blank = np.full((len(images) - len(masks), *masks.shape[1:]), UNKNOWN_TARGET, np.float32)
-        unknown = np.full((len(masks), len(LUNG_CHECKS)), UNKNOWN_TARGET, np.float32)
+        unknown = np.full((len(masks), len(LUNG_NETWORK_CHECKS)), UNKNOWN_TARGET, np.float32)
         return self.prepare(images), [np.concatenate([masks, blank]), np.concatenate([unknown, targets])]
 
     def predict(self, images: NDArray[np.uint8]) -> tuple[Batch, Batch]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fieldray.domain.metrics import Share, bootstrap_interval, share_of_hits
-from fieldray.domain.model import LUNG_CHECKS
+from fieldray.domain.model import LUNG_NETWORK_CHECKS
 from fieldray_adapt.data.images_for_checks import OOD_KIND_WEIGHTS, ImagesForChecks, reorient
 from fieldray_adapt.evaluation.figures import Interval
 from fieldray_adapt.lungs.dataset import LungData, load_lung_data
@@ -169,7 +169,7 @@ def _difference(integer: Mapping[int, MaskFit], whole: Mapping[int, MaskFit]) ->
 def measure_image_checks(recipe: LungRecipe, data: LungData, predict: PredictMasks) -> CheckFigures:
     """Choose the thresholds of the image checks on validation images, and measure the checks on test images."""
     validation = data.images_for_checks("validation", {}, side=recipe.input.height)
-    thresholds = dict.fromkeys(LUNG_CHECKS, 0.5)
+    thresholds = dict.fromkeys(LUNG_NETWORK_CHECKS, 0.5)
     if validation is not None:
         chests = np.concatenate([images for images, _ in validation.chest_images.values()])
         refusable = np.concatenate([_ood_images_of(validation, kind, recipe) for kind in _kinds(validation)])
@@ -182,7 +182,7 @@ def measure_image_checks(recipe: LungRecipe, data: LungData, predict: PredictMas
     accepted = {
         name: measure_image_check_rates(images, predict, thresholds) for name, (images, _) in test.chest_images.items()
     }
-    limit = thresholds[LUNG_CHECKS[0]]
+    limit = thresholds[LUNG_NETWORK_CHECKS[0]]
     refused = {kind: _share(predict(_ood_images_of(test, kind, recipe))[1][:, 0] < limit) for kind in _kinds(test)}
     return CheckFigures(thresholds=thresholds, chests=accepted, ood_images=refused)
 
@@ -206,8 +206,10 @@ def choose_check_thresholds(
     tried = np.linspace(*_FRONTAL_BOUNDS, _FRONTAL_STEPS)
     balance = [(scores[:, 0] >= value).mean() + (strange < value).mean() for value in tried]
     others = np.quantile(scores[:, 1:], no_alarm_share, axis=0)
-    found = {name: float(max(0.5, min(0.95, value))) for name, value in zip(LUNG_CHECKS[1:], others, strict=True)}
-    return {LUNG_CHECKS[0]: float(tried[int(np.argmax(balance))]), **found}
+    found = {
+        name: float(max(0.5, min(0.95, value))) for name, value in zip(LUNG_NETWORK_CHECKS[1:], others, strict=True)
+    }
+    return {LUNG_NETWORK_CHECKS[0]: float(tried[int(np.argmax(balance))]), **found}
 
 
 def measure_image_check_rates(
@@ -218,7 +220,7 @@ def measure_image_check_rates(
     `images` are upright chest images (n, side, side) uint8. The returned shares are: accepted images, changed copies
     whose rotation, inversion or mirroring is noticed, and unchanged images that a check takes for changed.
     """
-    images, limits = _evenly_spaced(images, max_images), np.array([thresholds[name] for name in LUNG_CHECKS])
+    images, limits = _evenly_spaced(images, max_images), np.array([thresholds[name] for name in LUNG_NETWORK_CHECKS])
     changes = {
         "rotated_90": partial(reorient, turns=1),
         "rotated_180": partial(reorient, turns=2),
@@ -231,8 +233,8 @@ def measure_image_check_rates(
     rows["left_as_it_is"] = _share(upright[:, 0] & ~upright[:, 1:5].any(axis=1))
     for name, change in changes.items():
         held = predict(np.stack([change(image)[0] for image in images]))[1] >= limits
-        rows[name] = _share(held[:, LUNG_CHECKS.index(name)])
-        rows[f"{name}_false"] = _share(upright[:, LUNG_CHECKS.index(name)])
+        rows[name] = _share(held[:, LUNG_NETWORK_CHECKS.index(name)])
+        rows[f"{name}_false"] = _share(upright[:, LUNG_NETWORK_CHECKS.index(name)])
     return rows
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from fieldray.domain.model import LUNG_CHECKS
+from fieldray.domain.model import LUNG_NETWORK_CHECKS
 from fieldray_adapt.networks.architectures import LABELS_CHANNEL_SET, convolution, depthwise_convolution
 from fieldray_adapt.networks.specification import INPUT_NAME, Layer, Specification
 
@@ -107,7 +107,12 @@ def _check_head(source: str) -> tuple[list[Layer], dict[str, int]]:
         Layer(name="logits", kind="average_all", inputs=("check_maps",)),
         Layer(name="scores", kind="activation", inputs=("logits",), activation="sigmoid"),
     ]
-    counts = {"check_narrow": first, "check_step1": first, "check_step2": second, LABELS_CHANNEL_SET: len(LUNG_CHECKS)}
+    counts = {
+        "check_narrow": first,
+        "check_step1": first,
+        "check_step2": second,
+        LABELS_CHANNEL_SET: len(LUNG_NETWORK_CHECKS),
+    }
     return layers, counts
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.model import LUNG_CHECKS, GoldenVectors
+from fieldray.domain.model import LUNG_NETWORK_CHECKS, GoldenVectors
 from fieldray.packs.manifest import GoldenTolerance, LungCheck, LungFieldsManifest, LungOutputs
 from fieldray.packs.verified import golden_files
 from fieldray_adapt.data.images_for_checks import SYNTHETIC_KINDS, reorient
@@ -74,7 +74,7 @@ def pack_step(run: Run) -> StepFacts:
         {"litert": file.data, "card": card.encode(), **golden_files(golden)},
         outputs=LungOutputs(mask=file.output_indices["mask"], checks=file.output_indices["scores"]),
         golden=GoldenTolerance(tolerance=golden.tolerance),
-        checks=tuple(LungCheck(name=name, threshold=round(thresholds[name], 4)) for name in LUNG_CHECKS),
+        checks=tuple(LungCheck(name=name, threshold=round(thresholds[name], 4)) for name in LUNG_NETWORK_CHECKS),
         mask_threshold=recipe.evaluation.mask_threshold,
         provenance=made_with,
         metrics=to_builtins(metrics),

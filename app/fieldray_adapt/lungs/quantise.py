@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.model import LUNG_CHECKS, InputSpec, OutputRoles
+from fieldray.domain.model import LUNG_NETWORK_CHECKS, InputSpec, OutputRoles
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
 from fieldray_adapt.lungs.dataset import LungData, load_lung_data
 from fieldray_adapt.lungs.networks import compact_unet
@@ -74,7 +74,7 @@ def run_tflite_file(
     """
     spec = InputSpec(height=images.shape[1], width=images.shape[2])
     roles = OutputRoles(scores=file.output_indices["scores"], mask=file.output_indices["mask"])
-    wanted = NetworkSpec(input=spec, outputs=roles, label_count=len(LUNG_CHECKS))
+    wanted = NetworkSpec(input=spec, outputs=roles, label_count=len(LUNG_NETWORK_CHECKS))
     network = Network(file.data, wanted, runtime=load_runtime(), threads=1)
     found = [network.run(image[..., None]) for image in images]
     masks = [np.stack([mask for mask in (one.mask, one.region) if mask is not None], axis=-1) for one in found]

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.model import LUNG_CHECKS
+from fieldray.domain.model import LUNG_NETWORK_CHECKS
 from fieldray.errors import UsageProblem
 from fieldray.persistence import replace_durably, storage_problem
 from fieldray.reasons import reason
@@ -467,7 +467,7 @@ class _LungReplica(Replica):
         ]
         images = np.stack([*(image for image, _ in pairs), *(image for image, _ in drawn)])
         targets = [target for _, target in drawn]
-        checks = np.stack(targets) if targets else np.zeros((0, len(LUNG_CHECKS)), np.float32)
+        checks = np.stack(targets) if targets else np.zeros((0, len(LUNG_NETWORK_CHECKS)), np.float32)
         # The first images have masks, the others have targets of the checks.
         gradient, loss = self._engine.gradient(images, np.stack([mask for _, mask in pairs]), checks)
         return GradientResult(gradient, loss, float(len(images)))

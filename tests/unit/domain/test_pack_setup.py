@@ -9,7 +9,7 @@ import pytest
 
 from fieldray.domain.finding import leading_finding_among, score_for_sorting
 from fieldray.domain.model import (
-    LUNG_CHECKS,
+    LUNG_NETWORK_CHECKS,
     Calibration,
     HeaderRules,
     InputSpec,
@@ -122,7 +122,7 @@ def test_a_run_spec_identifies_a_run_by_paths_pack_and_options() -> None:
         setup_of_run(run_spec([Path("/x")], [asked[-1]]), 0, dataclasses.replace(model, model_sha256="other"))
 
 
-RULES = LungRules(mask_threshold=0.5, thresholds=dict.fromkeys(LUNG_CHECKS, 0.5))
+RULES = LungRules(mask_threshold=0.5, thresholds=dict.fromkeys(LUNG_NETWORK_CHECKS, 0.5))
 OPACITY = MANIFEST.labels[0]
 # For every field of a model and its parts, another value than that of `WHOLE`.
 OTHER: Mapping[type, Mapping[str, object]] = {

@@ -89,7 +89,7 @@ def test_every_image_gets_its_own_answer(ask: Ask) -> None:
         answers = [future.result(WAIT_S) for future in [ask(engine, level) for level in range(0, 250, 10)]]
     expected = [grey_score(level) for level in range(0, 250, 10)]
     assert [prediction.scores["opacity"] for prediction in answers] == pytest.approx(expected)
-    assert sorted(prediction.image_number for prediction in answers) == list(range(1, 26))
+    assert sorted(prediction.image_number_on_backend for prediction in answers) == list(range(1, 26))
     assert {(p.backend, p.pack_name, p.model_sha256) for p in answers} == {
         ("edgetpu", "tiny-1.0.0", MODEL.model_sha256)
     }
@@ -113,7 +113,7 @@ def test_an_image_whose_device_died_is_run_by_the_cpu() -> None:
         answers = [run(engine, level) for level in range(3)]
         backends = [backend_of(engine, level) for level in range(3, 6)]
         gone = events.wait_for("edgetpu", "unavailable")
-    assert [prediction.image_number for prediction in answers] == [1, 2, 3]
+    assert [prediction.image_number_on_backend for prediction in answers] == [1, 2, 3]
     assert backends == ["cpu"] * 3
     assert gone.reason == DIED and not gone.is_in_use
 
@@ -194,7 +194,7 @@ def test_a_device_that_died_while_idle_is_restarted() -> None:
         edgetpu.is_alive = False
         assert events.wait_for("edgetpu", "unavailable").reason == DIED
         edgetpu.is_alive = True
-        assert run(engine, 5).image_number == 1
+        assert run(engine, 5).image_number_on_backend == 1
 
 
 def test_an_image_that_crashes_every_device_fails_alone(ask: Ask) -> None:
@@ -311,7 +311,7 @@ def test_the_device_of_a_closed_model_stops_and_publishes_nothing_more() -> None
     edgetpu, events, second = Behaviour(), Events(), tiny_model()
     with serving_engine_of(edgetpu, publish=events) as engine:
         engine.open(MODEL)  # the open model again: nothing changes
-        assert run(engine, 1).image_number == edgetpu.starts == 1
+        assert run(engine, 1).image_number_on_backend == edgetpu.starts == 1
         engine.open(second)
         engine.next_device(second)
         assert edgetpu.closes == 1

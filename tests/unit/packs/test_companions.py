@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fieldray.domain.model import LUNG_CHECKS, InputSpec, PackRequirement
+from fieldray.domain.model import LUNG_NETWORK_CHECKS, InputSpec, PackRequirement
 from fieldray.errors import PackProblem
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.manifest import GoldenTolerance, LungCheck, LungFieldsManifest, LungOutputs, parse_manifest
@@ -225,7 +225,7 @@ def test_a_written_lung_field_pack_reads_back(tmp_path: Path) -> None:
     found = parse_manifest((folder / "manifest.json").read_bytes())
     assert isinstance(found, LungFieldsManifest)
     assert (found.outputs.mask, found.outputs.checks, found.mask_threshold) == (0, 1, 0.4)
-    assert tuple(check.name for check in found.checks) == LUNG_CHECKS
+    assert tuple(check.name for check in found.checks) == LUNG_NETWORK_CHECKS
     model = read_pack(folder).model
     assert model.manifest.lung_rules.mask_threshold == 0.4
     assert {label.scheme for label in model.manifest.labels} == {"fieldray"}
@@ -236,8 +236,11 @@ def test_a_written_lung_field_pack_reads_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"checks": _checks(*reversed(LUNG_CHECKS))}, f": checks: need {', '.join(LUNG_CHECKS)}, in this order"),
-        ({"checks": (LungCheck(name="frontal_chest", threshold=1.0), *_checks(*LUNG_CHECKS[1:]))}, "threshold"),
+        (
+            {"checks": _checks(*reversed(LUNG_NETWORK_CHECKS))},
+            f": checks: need {', '.join(LUNG_NETWORK_CHECKS)}, in this order",
+        ),
+        ({"checks": (LungCheck(name="frontal_chest", threshold=1.0), *_checks(*LUNG_NETWORK_CHECKS[1:]))}, "threshold"),
         ({"outputs": LungOutputs(mask=1, checks=1)}, ": outputs: one output has two roles"),
         ({"golden": GoldenTolerance(tolerance=0.02)}, "golden_inputs is missing"),
     ],
@@ -253,4 +256,4 @@ def test_golden_scores_have_one_column_per_check(tmp_path: Path) -> None:
     scores = np.load(folder / "golden_scores.npy", allow_pickle=False)
     assert scores.shape == (5, 6)
     with pytest.raises(PackProblem):  # five columns: `mirrored` is missing
-        write_tiny_lungs(tmp_path, checks=_checks(*LUNG_CHECKS[:-1]))
+        write_tiny_lungs(tmp_path, checks=_checks(*LUNG_NETWORK_CHECKS[:-1]))

@@ -22,7 +22,7 @@ def prediction(latency_ms: float, sequence: int, backend: BackendName = "cpu") -
         class_maps=None,
         features=None,
         latency_ms=latency_ms,
-        image_number=sequence,
+        image_number_on_backend=sequence,
     )
 
 
