@@ -66,7 +66,7 @@ def opened(
             if found := engine.run(values, model=model):
                 return found
             answer = workers.run(values[0], model=model, is_cancelled=lambda: False)
-            return prediction_of(answer, model, backend="cpu", image_number=1)
+            return prediction_of(answer, model, backend="cpu", image_number_on_backend=1)
 
         yield engine, said, lambda inputs: [threads.submit(run, values) for values in inputs]
 

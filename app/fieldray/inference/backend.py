@@ -42,7 +42,7 @@ class NetworkOutput:
     features: NDArray[np.float32] | None
     latency_ms: float
     mask: NDArray[np.float32] | None = None
-    region: NDArray[np.float32] | None = None
+    region_shares: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
         # NaN fails both comparisons
@@ -50,12 +50,14 @@ class NetworkOutput:
             raise ValueError(f"scores must be (labels,) in 0..1, not {self.scores}")
         if not _is_finite(self.class_maps, dimensions=3) or not _is_finite(self.features, dimensions=1):
             raise ValueError("class maps must be (labels, rows, columns) and features (n,), both finite")
-        for mask in (self.mask, self.region):
+        for mask in (self.mask, self.region_shares):
             if not _is_finite(mask, dimensions=2) or (mask is not None and not 0 <= mask.min() <= mask.max() <= 1):
                 raise ValueError("a mask must be (rows, columns) in 0..1")
 
 
-def prediction_of(answer: NetworkOutput, model: Model, *, backend: BackendName, image_number: int) -> Prediction:
+def prediction_of(
+    answer: NetworkOutput, model: Model, *, backend: BackendName, image_number_on_backend: int
+) -> Prediction:
     """Return the `Prediction` of a classifier for one image, made from the output of its network.
 
     answer        the output of the network
@@ -70,7 +72,7 @@ def prediction_of(answer: NetworkOutput, model: Model, *, backend: BackendName, 
         class_maps=answer.class_maps,
         features=answer.features,
         latency_ms=answer.latency_ms,
-        image_number_on_backend=image_number,
+        image_number_on_backend=image_number_on_backend,
     )
 
 

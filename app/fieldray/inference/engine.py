@@ -524,7 +524,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
                 return
             assert runner.backend
             answer = runner.backend.run(one.values)
-            prediction = prediction_of(answer, runner.model, backend=runner.name, image_number=sequence)
+            prediction = prediction_of(answer, runner.model, backend=runner.name, image_number_on_backend=sequence)
             runner.input, runner.failures = None, 0
             one.answer.set_result(prediction)
 

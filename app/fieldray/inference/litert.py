@@ -189,7 +189,7 @@ class Network:
             class_maps=maps,
             features=None if features is None else features.reshape(-1),
             mask=shares[0] if shares else None,
-            region=shares[1] if len(shares) > 1 else None,
+            region_shares=shares[1] if len(shares) > 1 else None,
             latency_ms=latency_ms,
         )
 

@@ -193,7 +193,9 @@ class _ImageScreening:
         try:
             if seen.network_output:
                 backend, sequence = CPU.name, seen.image_number
-                answered = prediction_of(seen.network_output, setup.model, backend=backend, image_number=sequence)
+                answered = prediction_of(
+                    seen.network_output, setup.model, backend=backend, image_number_on_backend=sequence
+                )
                 self._note(number, answered)
             if not seen.problem and isinstance(found := self.predictions.get(number), Exception):
                 raise found

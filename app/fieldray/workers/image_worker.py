@@ -440,7 +440,7 @@ def find_lungs_in_image(
             image_rows=rows,
             image_columns=columns,
             latency_ms=found.latency_ms,
-            region_shares=found.region,
+            region_shares=found.region_shares,
         )
 
     return find_lungs_in_input(tensor.values, ask, rules, header_says_chest=header_says_chest)

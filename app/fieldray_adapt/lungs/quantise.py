@@ -77,7 +77,7 @@ def run_tflite_file(
     wanted = NetworkSpec(input=spec, outputs=roles, label_count=len(LUNG_NETWORK_CHECKS))
     network = Network(file.data, wanted, runtime=load_runtime(), threads=1)
     found = [network.run(image[..., None]) for image in images]
-    masks = [np.stack([mask for mask in (one.mask, one.region) if mask is not None], axis=-1) for one in found]
+    masks = [np.stack([mask for mask in (one.mask, one.region_shares) if mask is not None], axis=-1) for one in found]
     return np.stack(masks), np.stack([answer.scores for answer in found])
 
 
