@@ -38,7 +38,7 @@ def match_patients(one: ImageHeader, other: ImageHeader) -> PatientMatch:
     return "same" if numbers[0] == numbers[1] else "other"
 
 
-def person_key(ref: ImageRef) -> str:
+def patient_key(ref: ImageRef) -> str:
     """Return a key that is equal for images of one person within a run.
 
     The key is made from Patient ID, birth date and sex. An image without a usable Patient ID has a key that no other

@@ -36,7 +36,7 @@ from fieldray.domain.finding import (
     score_for_sorting,
 )
 from fieldray.domain.intended_use import AGE_NOTE_CODE_BY_CONFIRMED
-from fieldray.domain.patient import person_key
+from fieldray.domain.patient import patient_key
 from fieldray.domain.run import Verdict
 from fieldray.formatting import file_name, format_person_name, view_and_laterality_label
 from fieldray.store.rows import REUSED_BY_STAMP, outcome_of, pack_spec_of, verdict_columns
@@ -108,7 +108,7 @@ def work_list_row_values(run_id: int, row_id: int, outcome: Outcome) -> tuple[An
         outcome.inference_ms if isinstance(outcome, ScreenedOutcome) else -1.0,
         why.code if (why := reason_of(outcome)) else "",
         _number_of(outcome.ref.patient_study_key),
-        _number_of(person_key(outcome.ref)),
+        _number_of(patient_key(outcome.ref)),
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from fieldray.domain.finding import ImageFacts, RefusedOutcome
 from fieldray.domain.image import ImageHeader, ImageRef
-from fieldray.domain.patient import match_patients, person_key
+from fieldray.domain.patient import match_patients, patient_key
 from fieldray.domain.prior_image import (
     TimeGap,
     gap_between,
@@ -198,7 +198,7 @@ def test_images_grouped_in_the_list_are_of_one_patient() -> None:
         )
         for place, (number, birth, sex) in enumerate(said)
     ]
-    together = [pair for pair in itertools.combinations(refs, 2) if person_key(pair[0]) == person_key(pair[1])]
+    together = [pair for pair in itertools.combinations(refs, 2) if patient_key(pair[0]) == patient_key(pair[1])]
     assert len(together) == 9  # the same number, written with and without blanks
     assert {match_patients(one.header, other.header) for one, other in together} == {"same"}
 
