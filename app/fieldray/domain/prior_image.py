@@ -54,7 +54,7 @@ class PriorImage:
     outcome: Outcome
     origin: PriorOrigin
     patient_match: PatientMatch
-    order: TimeOrder
+    time_order: TimeOrder
 
     @property
     def header(self) -> ImageHeader:
@@ -95,7 +95,7 @@ class ComparisonRecord:
     prior_header: ImageHeader
     has_dicom_prior: bool
     prior_frame: int
-    order: TimeOrder
+    time_order: TimeOrder
     patient_match: PatientMatch
     not_comparable_reason: Reason | None = None
     similarity: float | None = None
@@ -182,7 +182,7 @@ def priors_of(current: Outcome, candidates: Iterable[tuple[PriorOrigin, Outcome]
     for origin, outcome in candidates:
         prior = prior_from(outcome, current, origin)
         is_own_study = outcome.ref.header.study_instance_uid == current.ref.header.study_instance_uid != ""
-        if prior.patient_match != "same" or prior.order in ("later", "same") or is_own_study:
+        if prior.patient_match != "same" or prior.time_order in ("later", "same") or is_own_study:
             continue
         if is_same_image(outcome, current) or any(is_same_image(outcome, known.outcome) for known in found):
             continue
@@ -194,7 +194,7 @@ def prior_from(outcome: Outcome, current: Outcome, origin: PriorOrigin) -> Prior
     """Return an outcome as a `PriorImage` of the current image, with the comparison of patients and the time order."""
     header, own = outcome.ref.header, current.ref.header
     return PriorImage(
-        outcome=outcome, origin=origin, patient_match=match_patients(header, own), order=time_order(header, own)
+        outcome=outcome, origin=origin, patient_match=match_patients(header, own), time_order=time_order(header, own)
     )
 
 
@@ -202,7 +202,7 @@ def prior_warnings(prior: PriorImage, current: Outcome) -> Sequence[Reason]:
     """Return the warnings to show when a prior image is compared with the current image."""
     is_same = is_same_image(prior.outcome, current)
     said = [reason("prior_same_image")] if is_same else []
-    order: TimeOrder = "earlier" if is_same and prior.order == "same" else prior.order  # compared with itself
+    order: TimeOrder = "earlier" if is_same and prior.time_order == "same" else prior.time_order  # compared with itself
     said += _doubts("same" if is_same else prior.patient_match, order)
     if is_lateral(prior.header) != is_lateral(current.ref.header):
         said.append(reason("prior_other_view"))
@@ -211,7 +211,7 @@ def prior_warnings(prior: PriorImage, current: Outcome) -> Sequence[Reason]:
 
 def pair_warnings(pair: ComparisonRecord) -> Sequence[Reason]:
     """Return warnings about two compared images: whether both are of one patient, and which was made first."""
-    return _doubts(pair.patient_match, pair.order)
+    return _doubts(pair.patient_match, pair.time_order)
 
 
 def _doubts(patient_match: PatientMatch, order: TimeOrder) -> list[Reason]:
@@ -234,7 +234,7 @@ def comparison_record(prior: PriorImage, current: Outcome, comparison: PairCompa
         prior_header=replace(prior.header, patient_name=""),
         has_dicom_prior=ref.kind == "dicom",
         prior_frame=ref.frame,
-        order=prior.order,
+        time_order=prior.time_order,
         patient_match=prior.patient_match,
         not_comparable_reason=problem.reason if problem else None,
         similarity=aligned.alignment.similarity_after if aligned else None,
@@ -245,7 +245,7 @@ def comparison_record(prior: PriorImage, current: Outcome, comparison: PairCompa
 def _usefulness(prior: PriorImage) -> tuple[bool, int, bool, int]:
     header = prior.header
     day, minute = parse_dicom_date(header.study_date), _minute(header.study_time)
-    return prior.order != "earlier", -(day.toordinal() if day else 0), is_lateral(header), -(minute or 0)
+    return prior.time_order != "earlier", -(day.toordinal() if day else 0), is_lateral(header), -(minute or 0)
 
 
 def _minute(dicom_time: str) -> int | None:

@@ -137,7 +137,7 @@ def test_priors_are_of_the_same_patient_earlier_and_the_newest_first() -> None:
         CURRENT, [("run", one) for one in (old, undated, later, another, nobody, same_study, CURRENT, new)]
     )
     assert [prior.outcome for prior in found] == [new, old, undated]
-    assert [prior.order for prior in found] == ["earlier", "earlier", "unknown"]
+    assert [prior.time_order for prior in found] == ["earlier", "earlier", "unknown"]
 
 
 def test_of_one_study_the_frontal_image_comes_first() -> None:
