@@ -469,5 +469,5 @@ def is_merged(database: Path, run_id: int, spec: RunSpec) -> bool:
         except UsageProblem:
             return False
         counts = query.category_counts(run_id)
-        has_all = run.state == "finished" and run.spec.result_key == spec.result_key and not counts.get("failed")
+        has_all = run.state == "finished" and run.spec.resume_key == spec.resume_key and not counts.get("failed")
         return has_all and image_count(counts) > 0

@@ -276,7 +276,7 @@ def compare_packs(
 
     Raises UsageProblem unless the units that both packs scored include some with and some without the condition.
     """
-    judged = {one.identity: score_and_category(one.outcome, second.label) for one in results}
+    judged = {one.image_identity: score_and_category(one.outcome, second.label) for one in results}
     images = [case for case in cases if case.image_identity in judged]
     others = [
         replace(case, score=score, category=said) for case in images for score, said in [judged[case.image_identity]]

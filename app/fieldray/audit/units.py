@@ -103,7 +103,7 @@ def make_cases(results: Iterable[StoredResult], reference: ReferenceLabels, *, l
                 reason=reason_of(result.outcome),
                 has_refusal_override=bool(override_notes(result.outcome)),
                 has_known_patient=bool(patient),
-                image_identity=result.identity,
+                image_identity=result.image_identity,
             )
 
 

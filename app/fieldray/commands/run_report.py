@@ -413,7 +413,7 @@ class RunReport:
             model = pack.model
             made = {"pack": model.pack_name, "model_sha256": model.model_sha256, "lungs_pack": model.lungs_pack}
             line = image_result_values(answer.outcome, **made)
-            known_by = ("sample" if answer.is_recognised_by_sample else "content") if answer.is_reused else None
+            known_by = ("sample" if answer.is_file_recognised_by_sample else "content") if answer.is_reused else None
             images = (
                 int(kind.category != "not_an_image")
                 if FOLDER_PROBLEM_CODES.isdisjoint(kind.reason_and_note_codes)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fieldray.domain.finding import Category, image_count
 from fieldray.domain.model import Manifest, OperatingPoint
-from fieldray.domain.run import CONTRADICTING_CHOICES, PackOfRun, PackSpec, Run, VerdictChoice
+from fieldray.domain.run import CONTRADICTING_VERDICT_CHOICES, PackOfRun, PackSpec, Run, VerdictChoice
 from fieldray.reasons import Reason
 
 VerdictFilter = Literal["any", "given", "none", "disagreed"]
@@ -29,7 +29,7 @@ def verdict_passes(choice: VerdictChoice | None, wanted: VerdictFilter) -> bool:
     if wanted == "any":
         return True
     if wanted == "disagreed":
-        return choice in CONTRADICTING_CHOICES
+        return choice in CONTRADICTING_VERDICT_CHOICES
     return (choice is not None) == (wanted == "given")
 
 
@@ -92,7 +92,7 @@ class RunFilter:
 
     def _has_verdict(self, summary: RunSummary) -> bool:
         if self.verdict == "disagreed":
-            return any(summary.counts_by_verdict.get(choice) for choice in CONTRADICTING_CHOICES)
+            return any(summary.counts_by_verdict.get(choice) for choice in CONTRADICTING_VERDICT_CHOICES)
         if self.verdict == "none":
             return summary.verdict_count < summary.image_count
         return self.verdict == "any" or summary.verdict_count > 0

@@ -253,7 +253,9 @@ _VERDICT_VALUES: Final = (
 )
 # All kinds of verdict, in the order in which a person sees them.
 VERDICT_KINDS: Final[Mapping[VerdictChoice, VerdictKind]] = {value.choice: value for value in _VERDICT_VALUES}
-CONTRADICTING_CHOICES: Final = tuple(value.choice for value in _VERDICT_VALUES if value.confirms_result is False)
+CONTRADICTING_VERDICT_CHOICES: Final = tuple(
+    value.choice for value in _VERDICT_VALUES if value.confirms_result is False
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,7 +305,7 @@ class PackSpec:
     lungs_pack: str = ""
 
     @property
-    def result_key(self) -> tuple[str, str, str]:
+    def result_reuse_key(self) -> tuple[str, str, str]:
         """The key of the pack's results: packs with equal keys give equal results for an image."""
         return self.pack_name, self.model_sha256, self.settings_hash
 
@@ -326,12 +328,12 @@ class RunSpec:
     overrides: RefusalOverrides | None = None
 
     @property
-    def result_key(self) -> tuple[object, ...]:
+    def resume_key(self) -> tuple[object, ...]:
         """The key of the run's results.
 
         A new run with an equal key resumes the earlier run. The order of paths does not matter.
         """
-        return sorted(self.paths), [pack.result_key for pack in self.packs]
+        return sorted(self.paths), [pack.result_reuse_key for pack in self.packs]
 
 
 class PackOfRun(NamedTuple):
@@ -440,12 +442,12 @@ class StoredResult:
     outcome: Outcome
     is_reused: bool
     verdict: Verdict | None = None
-    is_recognised_by_sample: bool = False
+    is_file_recognised_by_sample: bool = False
     is_read: bool = False
-    is_of_earlier_day: bool = False
+    has_newer_image_of_patient: bool = False
 
     @property
-    def identity(self) -> tuple[str, int]:
+    def image_identity(self) -> tuple[str, int]:
         """The identity of the image in all runs: SHA-256 of the image's file, and number of the frame.
 
         If the SHA-256 is unknown, the key of the image (`ImageRef.key`) takes its place.
@@ -477,7 +479,7 @@ class StoredImage:
         """
         return self.results[most_urgent_pack_position([answer.outcome for answer in self.results])]
 
-    def marked_as_earlier(self) -> StoredImage:
+    def marked_as_having_newer_image(self) -> StoredImage:
         """Return a copy of this object, marked as an image of an earlier day than its patient's newest image."""
         return replace(self, results=tuple(replace(answer, is_of_earlier_day=True) for answer in self.results))
 

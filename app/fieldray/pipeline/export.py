@@ -169,7 +169,7 @@ def _run_of(query: HistoryQuery, run_id: int, spec: RunSpec | None) -> Run:
     except UsageProblem:
         if spec is None:
             raise
-    if run is None or (spec and spec.result_key != run.spec.result_key):
+    if run is None or (spec and spec.resume_key != run.spec.resume_key):
         raise StorageProblem(reason("store_gone", path=query.path))
     return run
 

@@ -228,7 +228,7 @@ class Wording:
         if said := self._reasons(outcome):
             word = f"{word}: {said}"
         day = self._day(header.study_date)
-        if result.is_of_earlier_day:
+        if result.has_newer_image_of_patient:
             day = shorten(earlier_image_text(self.translator, header))
         return (str(number), who, day, self._image_name(outcome.ref), word, score, verdict)
 

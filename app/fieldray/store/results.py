@@ -343,7 +343,7 @@ class ResultStore(ResultQuery):
 
         as_new_run  whether a new run begins in any case
         """
-        key = hashlib.sha256(json.dumps(spec.result_key).encode()).hexdigest()
+        key = hashlib.sha256(json.dumps(spec.resume_key).encode()).hexdigest()
         with self._transaction():
             newest = self._all("SELECT id, state FROM runs WHERE request_key = ? ORDER BY id DESC LIMIT 1", key)
             is_open = newest and newest[0]["state"] != "finished" and not as_new_run

@@ -326,7 +326,7 @@ def stored_result_of(
         pack_position=row["position"],
         outcome=outcome_of(row, pack_spec_of(row["spec"]), thumbnail=thumbnail, looks_inside=looks_inside),
         is_reused=bool(row["is_resumed"]),
-        is_recognised_by_sample=row["is_resumed"] == REUSED_BY_STAMP,
+        is_file_recognised_by_sample=row["is_resumed"] == REUSED_BY_STAMP,
         verdict=verdict_of(row) if row["choice"] else None,
         is_read=bool(row["is_read"]),
     )

@@ -41,7 +41,7 @@ from fieldray.domain.image import ImageRef
 from fieldray.domain.lungs import QUALITY_CODES
 from fieldray.domain.patient import day_number, earlier_image_mask, positions_with_earlier_last
 from fieldray.domain.run import (
-    CONTRADICTING_CHOICES,
+    CONTRADICTING_VERDICT_CHOICES,
     DriftSample,
     PackOfRun,
     Run,
@@ -95,7 +95,7 @@ _JUDGED: Final = """
     ON answers.id = verdicts.answer_id AND answers.result_hash = verdicts.result_hash WHERE answers.run_id = :run_id
 """
 _WITH_VERDICT: Final = "AND choice IS NOT NULL"
-_CONTRADICTED: Final = "AND choice IN ({})".format(", ".join(f"'{choice}'" for choice in CONTRADICTING_CHOICES))
+_CONTRADICTED: Final = "AND choice IN ({})".format(", ".join(f"'{choice}'" for choice in CONTRADICTING_VERDICT_CHOICES))
 _STUDY_ROWS: Final = (16, 256, 4096)  # rows read at a time; the next study is most often near
 _MAX_IMAGES_OF_PATIENT: Final = 500
 _OF_A_PATIENT: Final = """
@@ -383,7 +383,7 @@ class HistoryQuery(ResultQuery):
         """
         for page in self._pages(run_id):
             for image in self.images(list(page)):
-                yield image.marked_as_earlier() if page[image.row_id] else image
+                yield image.marked_as_having_newer_image() if page[image.row_id] else image
 
     def _pages(self, run_id: int) -> Iterator[dict[int, bool]]:
         """Yield the row ids of a run in the order of the work list, some hundred at a time.

@@ -106,7 +106,7 @@ class Run:
         ways = {(False, False): "screened", (True, False): "content", (True, True): "sample"}
         return {
             event.image.most_urgent_result.outcome.ref.path.name: ways[
-                event.image.most_urgent_result.is_reused, event.image.most_urgent_result.is_recognised_by_sample
+                event.image.most_urgent_result.is_reused, event.image.most_urgent_result.is_file_recognised_by_sample
             ]
             for event in self.ready
         }
