@@ -171,7 +171,7 @@ def explain_exit(
 # The library is loaded only in a child process, because it may end the process.
 
 # Names of the library on each system, the most likely name first.
-LIBRARY_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+LIBRARY_NAMES_BY_SYSTEM: Final[Mapping[str, tuple[str, ...]]] = {
     "linux": ("libedgetpu.so.1",),
     "darwin": (
         "libedgetpu.1.dylib",
@@ -197,7 +197,7 @@ class EdgeTpuLibrary:
     """
 
     def __init__(self, names: Sequence[str] = ()) -> None:
-        usual = LIBRARY_NAMES.get(sys.platform, LIBRARY_NAMES["linux"])
+        usual = LIBRARY_NAMES_BY_SYSTEM.get(sys.platform, LIBRARY_NAMES_BY_SYSTEM["linux"])
         self.name, self._library = _load(tuple(names) or usual)
 
     @property
