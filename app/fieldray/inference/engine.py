@@ -69,7 +69,7 @@ class CpuControl(Protocol):
     def close(self) -> None: ...
 
 
-OpenCpu = Callable[[Model, Callable[[], None], Callable[[Model], None]], CpuControl]
+OpenCpuControl = Callable[[Model, Callable[[], None], Callable[[Model], None]], CpuControl]
 
 
 class _Input(NamedTuple):
@@ -159,7 +159,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         self,
         publish: Publish,
         *,
-        cpu: OpenCpu,
+        cpu: OpenCpuControl,
         device: DeviceChoice = "auto",
         kinds: Sequence[BackendKind] = (),
         policy: DevicePolicy = "accelerator",
