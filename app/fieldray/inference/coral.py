@@ -97,7 +97,7 @@ def edgetpu_kind(
         return WorkerBackend(
             EDGE_TPU,
             threads=1,
-            delegate=DelegateSpec(opener=_OPENER, options=options, failure_code="coral_run_failed"),
+            delegate=DelegateSpec(opener_class_name=_OPENER, options=options, failure_code="coral_run_failed"),
             explain=partial(explain_exit, find_devices),
             start_timeout_s=start_timeout_s,
             run_timeout_s=run_timeout_s,

@@ -33,7 +33,7 @@ class NetworkService:
         runtime, file, delegate = load_runtime(), request.file.tobytes(), request.delegate
         try:
             if delegate:
-                self._device = pkgutil.resolve_name(delegate.opener)(delegate.options, file, runtime)
+                self._device = pkgutil.resolve_name(delegate.opener_class_name)(delegate.options, file, runtime)
             self._network = Network(
                 file,
                 request.spec,

@@ -41,7 +41,7 @@ class DelegateSpec:
     failure_code  code of the reason to report if the device fails to run an image
     """
 
-    opener: str
+    opener_class_name: str
     options: Mapping[str, Any]
     failure_code: str = "inference"
 
