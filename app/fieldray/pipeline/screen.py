@@ -192,7 +192,7 @@ class _ImageScreening:
         setup = self.setups[number]
         try:
             if seen.network_output:
-                backend, sequence = CPU.name, seen.image_number
+                backend, sequence = CPU.name, seen.classifier_run_count
                 answered = prediction_of(
                     seen.network_output, setup.model, backend=backend, image_number_on_backend=sequence
                 )

@@ -91,7 +91,7 @@ class AnalysisRequest:
     overrides: RefusalOverrides = RefusalOverrides()  # noqa: RUF009 - it is frozen
     detail: ImageDetail = "needed"
     classifier_location: ClassifierLocation = "nowhere"
-    stamp_key: str = ""
+    file_stamp_key: str = ""
     pack_number: int = 0
 
 
@@ -126,8 +126,8 @@ class AnalysisResult:
     overruled_reasons: tuple[Reason, ...] = ()
     input_values: NDArray[np.uint8] | None = None
     network_output: NetworkOutput | None = None
-    image_number: int = 0
-    is_approximate: bool = False
+    classifier_run_count: int = 0
+    has_approximate_pixels: bool = False
     reduction_factor: Annotated[int, Meta(ge=1, lt=2**31)] = 1
 
     def __post_init__(self) -> None:
@@ -154,7 +154,7 @@ class AnalysisResult:
         scores    the network's uncalibrated scores for the image, 0..1, by label code
         features  (n,) float32 pooled features of the network; None for a network without this output
         """
-        if not self.is_approximate or self.facts.input_to_image is None:
+        if not self.has_approximate_pixels or self.facts.input_to_image is None:
             return False
         return setup.is_borderline(
             scores, features, oversampling=self.facts.input_to_image.min_scale / self.reduction_factor
@@ -235,7 +235,7 @@ READ_SHOWN_IMAGE: Final = ChildFunction("shown", DisplayRequest, ShownImage)
 DECODE_PREVIEW: Final = ChildFunction("preview", bytes, PreviewResult)
 HASH_FILE: Final = ChildFunction("hash", DisplayRequest, str)
 SEARCH_ZIP_MEMBERS: Final = ChildFunction("members", MemberSearch, FoundMembers)
-IDENTIFY_OBJECT: Final = ChildFunction("identify", ServerFileHead, ServerFileContent)
+IDENTIFY_SERVER_FILE: Final = ChildFunction("identify", ServerFileHead, ServerFileContent)
 
 
 def lung_finder_of(model: Model) -> Model | None:

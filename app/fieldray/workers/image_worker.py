@@ -196,7 +196,7 @@ class ImageWorker:
         contains the problem.
         """
         first = questions[0]
-        stamps = FileStamper(bytes.fromhex(first.stamp_key)) if first.stamp_key else None
+        stamps = FileStamper(bytes.fromhex(first.file_stamp_key)) if first.file_stamp_key else None
         began_s = time.perf_counter()
         try:
             file = self._open_file(first.ref, stamps=stamps)
@@ -493,5 +493,5 @@ handle: Final = make_message_handler(
     (calls.DECODE_PREVIEW, lambda question: calls.PreviewResult(decode_preview(question))),
     (calls.HASH_FILE, lambda question: hash_file(question.ref)[0]),
     (calls.SEARCH_ZIP_MEMBERS, functools.partial(search_members, is_own_report=_is_own_report)),
-    (calls.IDENTIFY_OBJECT, functools.partial(identify_object, is_own_report=_is_own_report)),
+    (calls.IDENTIFY_SERVER_FILE, functools.partial(identify_object, is_own_report=_is_own_report)),
 )

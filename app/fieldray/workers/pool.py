@@ -324,7 +324,7 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
         """
         from fieldray.workers import calls
 
-        return self._ask(calls.IDENTIFY_OBJECT, lambda *_: question)
+        return self._ask(calls.IDENTIFY_SERVER_FILE, lambda *_: question)
 
     def hash_file(self, ref: ImageRef) -> tuple[str, bytes]:
         """Return the SHA-256 of a file (hexadecimal) and the stamp by which the unchanged file is recognised later.

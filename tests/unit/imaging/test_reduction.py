@@ -392,4 +392,4 @@ def test_a_worker_reports_whether_an_image_was_reduced(tmp_path: Path) -> None:
             for detail in ("needed", "finer", "full")
         ]
         reads = [pool.analyse(look, model=None) for look in looks]
-    assert [read.is_approximate for read in reads] == [True, True, False]
+    assert [read.has_approximate_pixels for read in reads] == [True, True, False]

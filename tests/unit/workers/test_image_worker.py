@@ -166,7 +166,7 @@ def test_both_networks_get_their_input(ref: ImageRef) -> None:
 def test_the_lung_crop_is_taken_from_the_full_resolution_of_a_png(ref: ImageRef) -> None:
     """A PNG is decoded whole and once; its crop comes from all its pixels, whatever the reduction for the lungs."""
     seen = look(ref, CROPPED, Boxed())
-    assert (seen.facts.rows, seen.facts.columns, seen.is_approximate) == (400, 300, False)
+    assert (seen.facts.rows, seen.facts.columns, seen.has_approximate_pixels) == (400, 300, False)
     box = seen.lungs.crop_box(rows=400, columns=300, margin=CROPPED.crop_margin)
     whole = to_network_input(with_default_window(ImageFile(ref).decode_image()), CROPPED, box=box)
     assert np.abs(seen.input_values.astype(int) - whole.values.astype(int)).max() <= 2
@@ -341,7 +341,7 @@ def test_several_packs_get_the_same_results_as_alone_from_one_reading(ref: Image
         )
         assert (mine.reduction_factor, mine.image_number, mine.facts.preview) == (
             its.reduction_factor,
-            its.image_number,
+            its.classifier_run_count,
             its.facts.preview,
         )
     assert alone[0].network_output.scores != alone[1].network_output.scores
