@@ -443,7 +443,7 @@ def make_image_list(
                     ObjectServer(paths[0]),
                     scratch,
                     list_members=readers.zip_members,
-                    find_images=readers.identify_object,
+                    find_images=readers.identify_server_file,
                 )
                 folder.write_image_list(found, progress=progress)
         else:

@@ -241,7 +241,7 @@ def test_a_header_that_crashes_its_reader_fails_only_its_own_object(
     with WorkerPool(1, timeout_s=60, memory_limit_mb=2048, command=reader_command) as readers:
         found = list(
             list_images_on_server(
-                server, tmp_path, list_members=readers.zip_members, find_images=readers.identify_object
+                server, tmp_path, list_members=readers.zip_members, find_images=readers.identify_server_file
             )
         )
     assert [(ref.path.name, bool(ref.problem)) for ref, _ in found] == [

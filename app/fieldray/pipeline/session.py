@@ -431,7 +431,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
     def _open(self, models: Sequence[Model]) -> Engine:
         """Return the engine after opening these packs in it."""
         workers = self._working()
-        workers.load_as_group(models)
+        workers.register_model_group(models)
         self._engine = self._engine or self._make_engine(self._publish, self._settings, workers)
         self._engine.open(*models)
         return self._engine

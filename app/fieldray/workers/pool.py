@@ -141,7 +141,7 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
         """Compute a stamp of each file read from now on. A stamp shows later whether the file is unchanged."""
         self._stamps = stamps
 
-    def load_as_group(self, models: Sequence[Model]) -> None:
+    def register_model_group(self, models: Sequence[Model]) -> None:
         """Register models that screen images together.
 
         A child process that needs one of these models then loads all.
@@ -317,7 +317,7 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
 
         return image_refs_in_zip(ref, lambda question: self._ask(calls.SEARCH_ZIP_MEMBERS, lambda *_: question))
 
-    def identify_object(self, question: ServerFileHead) -> ServerFileContent:
+    def identify_server_file(self, question: ServerFileHead) -> ServerFileContent:
         """Identify an object on a server by its first bytes.
 
         Raises Unreadable, UnsuitableImage, WorkerProblem, PoolClosed.

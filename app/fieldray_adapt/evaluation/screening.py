@@ -106,7 +106,7 @@ def screen_rows(model: Model, rows: Sequence[Row], *, threads: int, progress: Pr
         Engine(lambda _: None, cpu=partial(ModelReadiness, workers)) as engine,
         ThreadPoolExecutor(workers.size) as pool,
     ):
-        workers.load_as_group([model])
+        workers.register_model_group([model])
         engine.open(model)
         setups = [set_up_pack(model, operating_point=name) for name in points]
         screen = partial(screen_with_packs, setups=setups, workers=workers, engine=engine)

@@ -345,7 +345,7 @@ def test_a_crash_in_the_network_of_one_pack_does_not_fail_the_others(tmp_path: P
 
     models = tiny_model(), tiny_model(labels=2, manifest=tiny_manifest(labels=2))
     with WorkerPool(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
-        pool.load_as_group(models)
+        pool.register_model_group(models)
         looks = [
             (AnalysisRequest(ref=_image(tmp_path, "image.dcm"), classifier_location="here"), model) for model in models
         ]
@@ -363,7 +363,7 @@ def looked_elsewhere(
     """The worker's results for two packs whose networks run elsewhere, with the answers of `said`."""
     models = tiny_model(), tiny_model(labels=2, manifest=tiny_manifest(labels=2))
     with WorkerPool(1, timeout_s=60, memory_limit_mb=1024) as pool:
-        pool.load_as_group(models[::-1])
+        pool.register_model_group(models[::-1])
         image = _image(tmp_path, "image.dcm")
         looks = [
             (AnalysisRequest(ref=image, operating_points=set_up_pack(one).points, classifier_location="elsewhere"), one)
@@ -419,14 +419,14 @@ def test_waiting_inputs_are_run_by_their_own_pack_after_a_reload(tmp_path: Path)
         for model in (first, second)
     ]
     with WorkerPool(1, timeout_s=60, memory_limit_mb=1024) as pool, ThreadPoolExecutor(4) as threads:
-        pool.load_as_group([first, second])
+        pool.register_model_group([first, second])
         run(pool, first)
         for together in ([second, first], [first], []):
             with stopped(pool):
                 runs = [threads.submit(run, pool, one) for one in (first, second, first)]
                 looked = threads.submit(pool.analyse_for_models, looks)
                 time.sleep(0.2)  # all but one are waiting
-                pool.load_as_group(together)
+                pool.register_model_group(together)
             assert [len(one.result(60).scores) for one in runs] == [1, 2, 1]
             assert [len(seen.network_output.scores) for seen in looked.result(60)] == [1, 2]
 
