@@ -36,7 +36,7 @@ from fieldray.reasons import Reason, reason
 from fieldray.registry import discover_entries
 
 StoredValues = NDArray[Any]
-Size = tuple[int, int]
+ValueRange = tuple[int, int]
 
 _JPEG_2000_START: Final = b"\xff\x4f\xff\x51"
 # End of a codestream, padding, and start of another. These bytes cannot occur within a codestream (except in RLE).
@@ -81,8 +81,8 @@ class Frame:
     bits_stored: int
     unused_low_bits: int
     is_signed: bool
-    is_plain_grey: bool
-    padding_range: Size | None
+    is_8_or_16_bit_grey: bool
+    padding_range: ValueRange | None
     frame_count: int
     is_rgb: bool = False
     codestream: bytes = b""
@@ -113,7 +113,7 @@ class Frame:
         return codec is None or self.transfer_syntax not in codec.lossy_syntaxes
 
 
-def stored_values_of(values: StoredValues, frame: Frame) -> StoredValues:
+def stored_values_from_decoded(values: StoredValues, frame: Frame) -> StoredValues:
     """Return the stored values of a frame, given the values from a codec or from the file (PS3.5 8.1.1).
 
     Bits outside the stored bits (above HighBit or below the lowest stored bit) are removed, and the sign is extended.
@@ -155,7 +155,7 @@ def stored_values_of(values: StoredValues, frame: Frame) -> StoredValues:
         is_padding = (stored >= ends.min()) & (stored <= ends.max())
         if is_padding.any() and not bottom <= ends.min() <= ends.max() <= top:
             rest = np.where(is_padding, stored.dtype.type(0), stored)
-            return np.where(is_padding, stored, stored_values_of(rest, replace(frame, padding_range=None)))
+            return np.where(is_padding, stored, stored_values_from_decoded(rest, replace(frame, padding_range=None)))
     if not frame.is_lossless and _OVERSHOOT * (bottom - 1) <= lowest and highest <= _OVERSHOOT * (top + 1):
         return stored.clip(bottom, top)
     above = whole - bits - shift

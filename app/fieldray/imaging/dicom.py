@@ -33,7 +33,7 @@ from fieldray.imaging.codec import (
     codec_of,
     count_codestreams,
     frame_header_of,
-    stored_values_of,
+    stored_values_from_decoded,
     transfer_syntax_of,
     unsupported_reason,
 )
@@ -160,7 +160,7 @@ def _reduced(header: DicomHeader, frame: Frame, value: memoryview, index: int, n
     codec = codec_of(header.transfer_syntax)
     if codec is None or codec.decode_reduced is None:
         return None
-    if not frame.is_plain_grey or frame.is_signed or not 1 <= frame.bits_stored <= frame.bits_allocated:
+    if not frame.is_8_or_16_bit_grey or frame.is_signed or not 1 <= frame.bits_stored <= frame.bits_allocated:
         return None
     try:
         frame = _compressed(frame, value, index)
@@ -237,7 +237,7 @@ def _frame_of(header: DicomHeader) -> Frame:
         bits_stored=stored,
         unused_low_bits=high + 1 - stored if stored - 1 < high < bits else 0,
         is_signed=whole_number(dataset, "PixelRepresentation") != 0,
-        is_plain_grey=is_grey and samples == 1 and bits in (8, 16),
+        is_8_or_16_bit_grey=is_grey and samples == 1 and bits in (8, 16),
         padding_range=dicom_grey.padding_range_of(dataset),
         frame_count=max(1, whole_number(dataset, "NumberOfFrames", 1)),
         is_rgb=_photometric(header) == "RGB",
@@ -415,7 +415,7 @@ def _stored_values(header: DicomHeader, frame: Frame, value: memoryview, index: 
         and _photometric(header) in ("YBR_FULL", "YBR_FULL_422")
     ):
         values = convert_color_space(values, "YBR_FULL", "RGB")
-    return stored_values_of(values, frame)
+    return stored_values_from_decoded(values, frame)
 
 
 def _photometric(header: DicomHeader) -> str:

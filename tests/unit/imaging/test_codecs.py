@@ -214,7 +214,7 @@ def _runs(header: tuple[int, ...], packed: bytes) -> Frame:
     return Frame(
         transfer_syntax=RLELossless,
         is_signed=False,
-        is_plain_grey=True,
+        is_8_or_16_bit_grey=True,
         padding_range=None,
         frame_count=1,
         codestream=source,
