@@ -34,7 +34,7 @@ from fieldray.reasons import reason
 
 # ---- The stream from which a DICOM header is read, with limits.
 
-MAX_READS: Final = 400_000
+MAX_HEADER_READS: Final = 400_000
 # Maximum bytes of an element with texts or decimal numbers, each of which becomes an object.
 _MAX_TEXT_BYTES: Final = 2**13
 # Each item becomes an object of a kilobyte. Each record of an index file may contain one more item, an icon.
@@ -57,7 +57,7 @@ class BoundedStream:
     is_truncated  whether more bytes were requested than the file has
     """
 
-    def __init__(self, raw: BinaryIO, *, reads: int = MAX_READS) -> None:
+    def __init__(self, raw: BinaryIO, *, reads: int = MAX_HEADER_READS) -> None:
         self.raw = raw
         self.is_truncated = False
         self._end = raw.seek(0, io.SEEK_END)
@@ -172,7 +172,7 @@ class DicomHeader:
     stream: BinaryIO
     pixel_element: PixelElement | None
     is_truncated: bool
-    has_wrong_syntax: bool = False
+    states_wrong_transfer_syntax: bool = False
 
 
 def read_header(
@@ -208,7 +208,7 @@ def read_header(
         if media_storage_sop_class_uid == DICOMDIR_CLASS_UID or not _skip_unknown(begun):
             break
     pixels = element_at_stream_position(begun, _PIXEL_TAGS)
-    is_cut, has_wrong_syntax = begun.stream.is_truncated, begun.has_wrong_syntax
+    is_cut, has_wrong_syntax = begun.stream.is_truncated, begun.states_wrong_transfer_syntax
     return DicomHeader(
         dataset, begun.transfer_syntax, media_storage_sop_class_uid, begun.stream.raw, pixels, is_cut, has_wrong_syntax
     )
@@ -283,7 +283,7 @@ class OpenedDicom:
     file_meta_texts: Mapping[int, str]
     transfer_syntax: UID
     data_set_encoding: UID
-    has_wrong_syntax: bool = False
+    states_wrong_transfer_syntax: bool = False
 
     @property
     def is_implicit_vr(self) -> bool:
@@ -296,7 +296,7 @@ class OpenedDicom:
         return bool(self.data_set_encoding != ExplicitVRBigEndian)
 
 
-def open_dicom(stream: BinaryIO, max_inflated_bytes: int, *, max_reads: int = MAX_READS) -> OpenedDicom:
+def open_dicom(stream: BinaryIO, max_inflated_bytes: int, *, max_reads: int = MAX_HEADER_READS) -> OpenedDicom:
     """Read the file meta information of a DICOM file.
 
     max_inflated_bytes  maximum number of bytes to inflate of a deflated data set
@@ -317,7 +317,9 @@ def open_dicom(stream: BinaryIO, max_inflated_bytes: int, *, max_reads: int = MA
             stream.seek(start)
             if not _is_plausible_start(bounded.peek(), ExplicitVRLittleEndian):
                 raise
-            return OpenedDicom(bounded, meta, ExplicitVRLittleEndian, ExplicitVRLittleEndian, has_wrong_syntax=True)
+            return OpenedDicom(
+                bounded, meta, ExplicitVRLittleEndian, ExplicitVRLittleEndian, states_wrong_transfer_syntax=True
+            )
     head = bounded.peek()
     if not syntax:
         guessed = _guessed_encoding(head)
@@ -326,7 +328,9 @@ def open_dicom(stream: BinaryIO, max_inflated_bytes: int, *, max_reads: int = MA
     found = _encoding(head, stated)
     if head and not _is_plausible_start(head, found):
         raise ValueError("no data set begins so")
-    return OpenedDicom(bounded, meta, found if syntax == stated else syntax, found, has_wrong_syntax=found != stated)
+    return OpenedDicom(
+        bounded, meta, found if syntax == stated else syntax, found, states_wrong_transfer_syntax=found != stated
+    )
 
 
 def inflated_data_set(header: DicomHeader) -> bytes:
