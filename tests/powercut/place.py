@@ -19,7 +19,7 @@ from fieldray.domain.finding import Outcome
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.run import Event, Run, RunSpec, StoredResult, StoreRepaired
 from fieldray.errors import FieldrayError
-from fieldray.imaging.discover import IsKnown
+from fieldray.imaging.discover import HasResultsOfFile
 from fieldray.imaging.source import FileStamper
 from fieldray.paths import DATABASE_NAME
 from fieldray.pipeline.batch import Batch
@@ -185,7 +185,7 @@ class _Stamping:
         """Return the outcome with the stamp of its file."""
         return replace(outcome, facts=replace(outcome.facts, file_stamp=self.of(outcome.ref)))
 
-    def is_known(self, ref: ImageRef, is_known: IsKnown) -> bool:
+    def is_known(self, ref: ImageRef, is_known: HasResultsOfFile) -> bool:
         """Return whether the run knows the image by its stamp."""
         with ref.path.open("rb") as stream:
             return is_known(ref.path, stream)

@@ -44,7 +44,7 @@ _MAX_NAMED_BINS: Final = 3
 _MAX_LISTINGS: Final = 10  # maximum listings of a folder, because a device may never stop writing
 
 ListMembers = Callable[[ImageRef], Iterator[ImageRef]]
-IsKnown = Callable[[Path, BinaryIO], bool]
+HasResultsOfFile = Callable[[Path, BinaryIO], bool]
 
 
 def discover(
@@ -53,7 +53,7 @@ def discover(
     opener: Opener = open_file,
     list_members: ListMembers | None = None,
     is_own_report: IsOwnReport = lambda _head: False,
-    is_known: IsKnown = lambda _path, _stream: False,
+    has_results_of_file: HasResultsOfFile = lambda _path, _stream: False,
     notify: Callable[[Reason], None] = lambda _why: None,
 ) -> Iterator[ImageRef]:
     """Yield a reference to every image under `paths`. The search goes on only while the caller consumes references.
@@ -76,7 +76,7 @@ def discover(
             raise UsageProblem(reason("nothing_to_screen", path=path))
     tops = [(path, os.path.isdir(path)) for path in paths]  # noqa: PTH112 - never raises, unlike the method of a path
     return _Search(
-        opener, list_members or zip_search_in_this_process(opener, is_own_report), is_own_report, is_known
+        opener, list_members or zip_search_in_this_process(opener, is_own_report), is_own_report, has_results_of_file
     ).run(tops, notify)
 
 
@@ -146,7 +146,9 @@ class _FolderLost(Exception):
 class _Search:
     """One search, which remembers every file already returned and the entries of every folder."""
 
-    def __init__(self, opener: Opener, members: ListMembers, is_own_report: IsOwnReport, is_known: IsKnown) -> None:
+    def __init__(
+        self, opener: Opener, members: ListMembers, is_own_report: IsOwnReport, is_known: HasResultsOfFile
+    ) -> None:
         self._opener = opener
         self._members = members
         self._is_own_report = is_own_report

@@ -18,7 +18,7 @@ from fieldray.domain.run import (
     ResumeOptions,
     RunSpec,
 )
-from fieldray.imaging.discover import IsKnown
+from fieldray.imaging.discover import HasResultsOfFile
 from fieldray.imaging.quality import check_header
 from fieldray.imaging.source import FileStamper
 from fieldray.paths import VERSION
@@ -120,7 +120,7 @@ class BatchPorts:
 
     spec: RunSpec
     packs: Sequence[RunPack]
-    discover: Callable[[IsKnown], Iterator[ImageRef | None]]
+    discover: Callable[[HasResultsOfFile], Iterator[ImageRef | None]]
     estimate_count: Callable[[Callable[[], bool]], int]
     hash_file: Callable[[ImageRef], tuple[str, bytes]]
     set_stamper: Callable[[FileStamper], None]

@@ -21,7 +21,7 @@ from typing import Final
 from fieldray.domain.finding import FailedOutcome, Outcome
 from fieldray.domain.image import ImageRef
 from fieldray.errors import UsageProblem
-from fieldray.imaging.discover import IsKnown
+from fieldray.imaging.discover import HasResultsOfFile
 from fieldray.imaging.source import is_system_name
 from fieldray.reasons import Reason, reason
 
@@ -93,7 +93,7 @@ class FolderWatch:
         return reason("watch_stopped", results=self._kept, waiting=self.waiting_count)
 
     def new_images(
-        self, search: Search, is_known: IsKnown, *, wait: Callable[[float], bool]
+        self, search: Search, is_known: HasResultsOfFile, *, wait: Callable[[float], bool]
     ) -> Iterator[ImageRef | None]:
         """Yield new images of the watched folders as they arrive, and None after each search.
 
@@ -189,7 +189,7 @@ class FolderWatch:
             self._devices[top] = device
         return missing
 
-    def _try(self, path: str, search: Search, is_known: IsKnown) -> Iterator[ImageRef]:
+    def _try(self, path: str, search: Search, is_known: HasResultsOfFile) -> Iterator[ImageRef]:
         file = self._waiting[path]
         if _state_at(path) != file.state:  # the next listing finds the change
             return
@@ -220,7 +220,7 @@ class FolderWatch:
                 self._done[path] = file.listed_state
 
 
-def _images_in(path: Path, search: Search, is_known: IsKnown, *, is_folder: bool) -> Iterator[ImageRef]:
+def _images_in(path: Path, search: Search, is_known: HasResultsOfFile, *, is_folder: bool) -> Iterator[ImageRef]:
     """Yield the images of one file.
 
     An image that an index file such as DICOMDIR lists is yielded for its own file only.
