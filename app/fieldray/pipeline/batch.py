@@ -347,7 +347,7 @@ class Batch:
 
     def _progress(self, done: int, pace: RunSpeed) -> Progress:
         total = self._found if self._is_found else max(self._found, self._estimate)
-        total = done + self._ports.watch.waiting_count if self._ports.watch else total
+        total = done + self._ports.watch.waiting_file_count if self._ports.watch else total
         return Progress(
             done=done,
             total=total,

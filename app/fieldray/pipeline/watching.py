@@ -31,7 +31,7 @@ _PAUSES_S: Final = 2.0, 60.0  # shortest and longest pause between two listings
 _EFFORT: Final = 10  # a pause lasts this many times as long as the listing before it
 _FOLDER: Final = -1  # the state of a link to a folder, which is not followed
 
-Search = Callable[..., Iterator[ImageRef]]  # see `imaging.discover`
+DiscoverImages = Callable[..., Iterator[ImageRef]]  # see `imaging.discover`
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class FolderWatch:
         self._believed = set[str]()  # keys of images whose failure was final
 
     @property
-    def waiting_count(self) -> int:
+    def waiting_file_count(self) -> int:
         """The number of files in the watched folders that have no final result yet."""
         with self._lock:
             return len(self._waiting.keys() | self._tried.keys())
@@ -90,10 +90,10 @@ class FolderWatch:
 
     def closing_message(self) -> Reason:
         """Return the message at the end of watching: the numbers of results and of files without a final result."""
-        return reason("watch_stopped", results=self._kept, waiting=self.waiting_count)
+        return reason("watch_stopped", results=self._kept, waiting=self.waiting_file_count)
 
     def new_images(
-        self, search: Search, is_known: HasResultsOfFile, *, wait: Callable[[float], bool]
+        self, search: DiscoverImages, has_results_of_file: HasResultsOfFile, *, wait: Callable[[float], bool]
     ) -> Iterator[ImageRef | None]:
         """Yield new images of the watched folders as they arrive, and None after each search.
 
@@ -116,7 +116,7 @@ class FolderWatch:
                     pause_s = 0.0
                     break
                 # New and returned files are recognised by content alone, because `is_known` has older data.
-                yield from self._try(path, search, is_known if due[path] <= first_s else lambda *_: False)
+                yield from self._try(path, search, has_results_of_file if due[path] <= first_s else lambda *_: False)
             yield None
             if wait(pause_s):
                 return
@@ -189,7 +189,7 @@ class FolderWatch:
             self._devices[top] = device
         return missing
 
-    def _try(self, path: str, search: Search, is_known: HasResultsOfFile) -> Iterator[ImageRef]:
+    def _try(self, path: str, search: DiscoverImages, is_known: HasResultsOfFile) -> Iterator[ImageRef]:
         file = self._waiting[path]
         if _state_at(path) != file.state:  # the next listing finds the change
             return
@@ -220,7 +220,9 @@ class FolderWatch:
                 self._done[path] = file.listed_state
 
 
-def _images_in(path: Path, search: Search, is_known: HasResultsOfFile, *, is_folder: bool) -> Iterator[ImageRef]:
+def _images_in(
+    path: Path, search: DiscoverImages, is_known: HasResultsOfFile, *, is_folder: bool
+) -> Iterator[ImageRef]:
     """Yield the images of one file.
 
     An image that an index file such as DICOMDIR lists is yielded for its own file only.

@@ -31,7 +31,7 @@ class Desk:
         self.watch = FolderWatch(folders, clock=lambda: self.now_s)
         self._is_over = False
         self.rounds = self.watch.new_images(
-            discover, is_known=lambda path, _stream: path.name in known, wait=self._rest
+            discover, has_results_of_file=lambda path, _stream: path.name in known, wait=self._rest
         )
 
     def _rest(self, pause_s: float) -> bool:
@@ -77,7 +77,7 @@ def cut(ref: ImageRef) -> Outcome:
 def test_an_unchanged_file_is_given_once(desk: Desk, inbox: Path) -> None:
     write_images(inbox, 2)
     assert desk.names(LOOKS_BEFORE_TRIED - 1) == []
-    assert desk.watch.waiting_count == 2
+    assert desk.watch.waiting_file_count == 2
     found = desk.look()
     assert [ref.path.name for ref in found] == ["image-000.png", "image-001.png"]
     desk.keep(found)
@@ -132,7 +132,7 @@ def test_the_failure_of_a_deleted_file_is_not_final(desk: Desk, inbox: Path) -> 
     path.unlink()
     assert not desk.watch.is_final(cut(ref), is_new=True)
     desk.look()
-    assert desk.watch.waiting_count == 0
+    assert desk.watch.waiting_file_count == 0
     path.write_bytes(data)
     assert desk.names(LOOKS_BEFORE_TRIED) == ["image-000.png"]
 
@@ -225,9 +225,9 @@ def test_each_image_of_a_zip_file_has_its_outcome_before_the_file_is_done(desk: 
     first, second = desk.look(LOOKS_BEFORE_TRIED)
     assert (first.zip_member, second.zip_member) == ("image-000.png", "image-001.png")
     desk.keep([first])
-    assert desk.watch.waiting_count == 1
+    assert desk.watch.waiting_file_count == 1
     desk.keep([second])
-    assert desk.watch.waiting_count == 0
+    assert desk.watch.waiting_file_count == 0
 
 
 def test_files_known_to_the_store_are_not_given(inbox: Path) -> None:
@@ -235,7 +235,7 @@ def test_files_known_to_the_store_are_not_given(inbox: Path) -> None:
     desk = Desk(inbox, known=["image-000.png"])
     found = desk.look(LOOKS_BEFORE_TRIED)
     assert [ref.path.name for ref in found] == ["image-001.png"]
-    assert desk.watch.waiting_count == 1
+    assert desk.watch.waiting_file_count == 1
     (inbox / "image-000.png").rename(inbox.parent / "away.png")
     desk.look()
     (inbox.parent / "away.png").rename(inbox / "image-000.png")  # its result now is of this run: given again
@@ -269,7 +269,9 @@ def test_a_folder_that_takes_long_to_list_is_listed_less_often(inbox: Path, list
         pauses.append(seconds)
         return len(pauses) == 2
 
-    assert list(FolderWatch([inbox], clock=clock).new_images(discover, is_known=lambda *_: False, wait=rest)) == [
+    assert list(
+        FolderWatch([inbox], clock=clock).new_images(discover, has_results_of_file=lambda *_: False, wait=rest)
+    ) == [
         None,
         None,
     ]
