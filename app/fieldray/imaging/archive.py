@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 from fieldray.domain.image import ImageRef, can_be_file_name
 from fieldray.errors import InputProblem, Unreadable, UnsuitableImage
 from fieldray.imaging.identify import (
-    HEAD_BYTES,
+    FILE_HEAD_BYTES,
     IsOwnReport,
     check_file_size,
     identify_unless_own_report,
@@ -371,7 +371,7 @@ def _candidate_members(archive: ZipArchive) -> Sequence[str]:
 
 def _may_be_image(archive: ZipArchive, name: str) -> bool:
     try:
-        return sniff(archive.read(name, limit_bytes=HEAD_BYTES)) in ("dicom", "png", "jpeg")
+        return sniff(archive.read(name, limit_bytes=FILE_HEAD_BYTES)) in ("dicom", "png", "jpeg")
     except Unreadable:
         return False
 

@@ -21,7 +21,7 @@ from fieldray.reasons import reason
 ContentKind = Literal["dicom", "png", "jpeg", "zip", "executable", "unknown"]
 
 # Enough for the preamble, the DICOM prefix and the first element after it.
-HEAD_BYTES: Final = 512
+FILE_HEAD_BYTES: Final = 512
 
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
 DICOM_PREFIX: Final = b"DICM\x02\x00"  # between the preamble and the file meta information
@@ -45,8 +45,8 @@ _WITHOUT_LENGTH: Final = frozenset({0x01, *range(0xD0, 0xDA)})
 _PROGRESSIVE: Final = 0xC2
 _LOSSLESS: Final = 0xC3
 _MAX_ROWS: Final = 65_500  # maximum of libjpeg-turbo
-RESTART_MARKERS: Final = range(0xD0, 0xD8)
-START_OF_SCAN: Final = 0xDA
+JPEG_RESTART_MARKERS: Final = range(0xD0, 0xD8)
+JPEG_START_OF_SCAN: Final = 0xDA
 _INTERVAL: Final = 0xDD
 _END_OF_IMAGE: Final = 0xD9
 _MARKER: Final = re.compile(rb"\xff(?!\x00)\xff*([\x01-\xfe])")  # 50 times as fast as \xff+ over stuffed bytes
@@ -118,7 +118,7 @@ def jpeg_frame(data: bytes) -> JpegFrame | None:
         if marker in _FRAME_MARKERS and start + 7 <= len(data):
             bits, rows, columns = struct.unpack(">BHH", data[start + 2 : start + 7])
             return JpegFrame(marker, bits, rows, columns, start)
-        if marker == START_OF_SCAN:
+        if marker == JPEG_START_OF_SCAN:
             break
     return None
 
@@ -132,7 +132,7 @@ def jpeg_end_offset(data: bytes) -> int | None:
     return len(data) if b"\xff\xd9" in data.rstrip(b"\0")[-3:] else None
 
 
-class ExtendedJpeg(NamedTuple):
+class JpegWithExtraRows(NamedTuple):
     """A single-scan JPEG whose header states additional rows. These rows show whether the scan is cut off.
 
     libjpeg-turbo silently invents the missing part of a scan. The rest of the row (of blocks, or of lossless pixels) in
@@ -158,7 +158,7 @@ class ExtendedJpeg(NamedTuple):
         return self.test_row == 0 or all(value == self.middle_grey for value in first_pixel)
 
 
-def extend_jpeg(data: bytes) -> ExtendedJpeg:
+def jpeg_with_extra_rows(data: bytes) -> JpegWithExtraRows:
     """Return a JPEG whose header states additional rows. After decoding, these rows show whether the scan was cut off.
 
     Some JPEGs, such as progressive JPEGs, get no additional rows; `ExtendedJpeg.test_row` is then 0. Raises ValueError
@@ -166,13 +166,13 @@ def extend_jpeg(data: bytes) -> ExtendedJpeg:
     """
     if (frame := jpeg_frame(data)) is None:
         raise ValueError("no JPEG")
-    scanned = next((data[start + 2] for marker, start in jpeg_markers(data) if marker == START_OF_SCAN), 0)
+    scanned = next((data[start + 2] for marker, start in jpeg_markers(data) if marker == JPEG_START_OF_SCAN), 0)
     components, at, block = data[frame.header_offset + 7], frame.header_offset + 3, _unit_size(data, frame)[0]
     below = -(-frame.rows // block) * block
     if frame.coding_process == _PROGRESSIVE or scanned != components or not 0 < below <= _MAX_ROWS - block:
-        return ExtendedJpeg(data, frame.rows, 0, 0)
+        return JpegWithExtraRows(data, frame.rows, 0, 0)
     stated = data[:at] + (below + block).to_bytes(2, "big") + data[at + 2 :]
-    return ExtendedJpeg(stated, frame.rows, below + block // 2, 1 << (frame.bits_per_sample - 1))
+    return JpegWithExtraRows(stated, frame.rows, below + block // 2, 1 << (frame.bits_per_sample - 1))
 
 
 def _unit_size(data: bytes, frame: JpegFrame) -> tuple[int, int]:
@@ -194,13 +194,13 @@ def lacks_restart_markers(data: bytes) -> bool:
         return False
     rows, columns = _unit_size(data, frame)
     units = -(-frame.rows // rows) * -(-frame.columns // columns)
-    return sum(marker in RESTART_MARKERS for marker, _ in found) < -(-units // interval) - 1
+    return sum(marker in JPEG_RESTART_MARKERS for marker, _ in found) < -(-units // interval) - 1
 
 
 def lacks_scans(data: bytes) -> bool:
     """Return whether a progressive JPEG lacks scans, so that AC coefficients of its first component are not exact."""
     frame = jpeg_frame(data)
-    scans = [data[start + 2 : start + 8] for marker, start in jpeg_markers(data) if marker == START_OF_SCAN]
+    scans = [data[start + 2 : start + 8] for marker, start in jpeg_markers(data) if marker == JPEG_START_OF_SCAN]
     exact = set[int]()
     for scan in scans:
         count, component, _, first, until, precision = scan.ljust(6, b"\0")
@@ -283,7 +283,7 @@ def out_of_memory_problem() -> Unreadable:
 
 def _identified(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | DicomdirFound | ZipFound:
     stream.seek(0)
-    head = stream.read(HEAD_BYTES)
+    head = stream.read(FILE_HEAD_BYTES)
     if not head:
         raise Unreadable(reason("empty"))
     content = sniff(head)

@@ -23,13 +23,13 @@ from fieldray.domain.finding import PREVIEW_SIDE, THUMBNAIL_SIDE, ImageFacts
 from fieldray.domain.image import NO_CORRECTION, Image, ImageRef, Window
 from fieldray.errors import Unreadable, UnsuitableImage
 from fieldray.imaging.identify import (
-    HEAD_BYTES,
+    FILE_HEAD_BYTES,
     check_pixel_count,
     count_trailing_images,
-    extend_jpeg,
     identify_bytes,
     jpeg_end_offset,
     jpeg_frame,
+    jpeg_with_extra_rows,
     png_size,
     sniff,
     trailing_jpeg_frames,
@@ -70,7 +70,7 @@ def decode_image_bytes(
     cache = cache or DecodedFileCache()
     if not data:
         raise Unreadable(reason("empty"))
-    content = sniff(data[:HEAD_BYTES])
+    content = sniff(data[:FILE_HEAD_BYTES])
     if content == "executable":
         raise Unreadable(reason("executable"))
     if content == "png":
@@ -271,7 +271,7 @@ def _load(data: bytes, step: int = 1) -> tuple[NDArray[Any], int]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            tall = extend_jpeg(data)
+            tall = jpeg_with_extra_rows(data)
             with JpegImageFile(io.BytesIO(tall.data)) as image:
                 if image.mode == "CMYK":
                     raise UnsuitableImage(reason("colour"))

@@ -20,7 +20,7 @@ from PIL.PngImagePlugin import PngInfo
 from fieldray.domain.finding import PREVIEW_SIDE
 from fieldray.domain.image import Image, ImageRef
 from fieldray.errors import InputProblem, Unreadable, UnsuitableImage
-from fieldray.imaging.identify import RESTART_MARKERS, identify, jpeg_markers
+from fieldray.imaging.identify import JPEG_RESTART_MARKERS, identify, jpeg_markers
 from fieldray.imaging.preprocess import block_thumbnail, thumbnail
 from fieldray.imaging.reading import decode_image_bytes, decode_preview, encode_preview
 from fieldray.imaging.reduction import TargetSize
@@ -172,7 +172,7 @@ def test_a_scan_cut_before_the_end_marker_is_truncated(options: dict[str, Any]) 
         for lacking in (6, 10, 42, len(whole) // 4, len(whole) // 2):
             cut = whole[:-lacking]
             assert _problem(cut + END) == _problem(cut + b"\xff" + END + bytes(99)) == "truncated"
-        parts = {"progressive": [0xC4], "restart_marker_rows": RESTART_MARKERS}.get(next(iter(options), ""), ())
+        parts = {"progressive": [0xC4], "restart_marker_rows": JPEG_RESTART_MARKERS}.get(next(iter(options), ""), ())
         for start in [at - 2 for marker, at in jpeg_markers(whole) if marker in parts][2:]:  # scans or intervals
             assert _problem(whole[:start]) == _problem(whole[:start] + END) == "truncated"
     at = whole.index(b"\xff\0", len(whole) // 2)
@@ -187,7 +187,7 @@ def test_a_cut_scan_is_found_although_the_image_is_read_at_an_eighth() -> None:
     whole = saved(Picture.fromarray(grey), "JPEG", progressive=True)
     needed, ref = TargetSize(32, 32), ImageRef(path=Path("x"))
     assert decode_image_bytes(whole, ref, needed_size=needed).pixels.shape == (64, 64)  # an eighth
-    markers = [(marker, at) for marker, at in jpeg_markers(whole) if marker not in RESTART_MARKERS]
+    markers = [(marker, at) for marker, at in jpeg_markers(whole) if marker not in JPEG_RESTART_MARKERS]
     scans = [(start, after - 2) for (marker, start), (_, after) in pairwise(markers) if marker == 0xDA]
     assert len(scans) > 3
     for start, end in scans:

@@ -15,10 +15,10 @@ from pydicom.uid import JPEGBaseline8Bit, JPEGExtended12Bit
 from fieldray.errors import Unreadable
 from fieldray.imaging.codec import Codec, Frame
 from fieldray.imaging.identify import (
-    RESTART_MARKERS,
-    START_OF_SCAN,
-    extend_jpeg,
+    JPEG_RESTART_MARKERS,
+    JPEG_START_OF_SCAN,
     jpeg_markers,
+    jpeg_with_extra_rows,
     lacks_restart_markers,
     lacks_scans,
 )
@@ -56,8 +56,8 @@ def decode_twice_to_check_scans(source: bytes) -> NDArray[Any]:
     """
     if lacks_scans(source) or lacks_restart_markers(source):
         raise Unreadable(reason("truncated"))
-    markers = [(marker, at - 2) for marker, at in jpeg_markers(source) if marker not in RESTART_MARKERS]
-    ends = [at for (before, _), (_, at) in pairwise(markers) if before == START_OF_SCAN]
+    markers = [(marker, at - 2) for marker, at in jpeg_markers(source) if marker not in JPEG_RESTART_MARKERS]
+    ends = [at for (before, _), (_, at) in pairwise(markers) if before == JPEG_START_OF_SCAN]
     parts = [source[start:end].rstrip(b"\xff") for start, end in pairwise([0, *ends, len(source)])]
     try:
         values, others = (decode_jpeg_without_checks(more.join(parts)) for more in _WHAT_FOLLOWS)
@@ -74,7 +74,7 @@ def decode_jpeg(source: bytes) -> NDArray[Any]:
     Raises Unreadable `truncated` if a part of the JPEG is missing, and the exceptions of `decode_jpeg_without_checks`.
     """
     source = with_end_marker(source)
-    tall = extend_jpeg(source)
+    tall = jpeg_with_extra_rows(source)
     if tall.test_row == 0:
         return decode_twice_to_check_scans(source)
     values = decode_jpeg_without_checks(tall.data)
@@ -112,7 +112,7 @@ def _reduced(frame: Frame, needed_size: TargetSize) -> tuple[NDArray[Any], int] 
     step = largest_reduction(frame.rows, frame.columns, needed_size, steps=JPEG_REDUCTIONS) if is_plain else 1
     if step == 1:
         return None
-    tall = extend_jpeg(frame.codestream)
+    tall = jpeg_with_extra_rows(frame.codestream)
     if tall.test_row == 0:  # several scans, of which a low resolution would hide a missing part
         return None
     with JpegImageFile(io.BytesIO(tall.data)) as image:
