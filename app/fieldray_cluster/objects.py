@@ -27,7 +27,7 @@ from fieldray.domain.image import ImageRef
 from fieldray.errors import InputProblem, Unreadable
 from fieldray.imaging.discover import ListMembers
 from fieldray.imaging.identify import ref_with_problem
-from fieldray.imaging.object_identify import Identify, ServerFileHead
+from fieldray.imaging.object_identify import IdentifyServerFile, ServerFileHead
 from fieldray_cluster.object_server import (
     MAX_OBJECT_BYTES,
     ListedObject,
@@ -48,7 +48,7 @@ _AHEAD: Final = 16  # objects that are downloaded, or being downloaded, before t
 
 
 def list_images_on_server(
-    server: ObjectServer, folder: Path, *, list_members: ListMembers, find_images: Identify
+    server: ObjectServer, folder: Path, *, list_members: ListMembers, find_images: IdentifyServerFile
 ) -> Iterator[tuple[ImageRef, str]]:
     """Yield each image in the objects on a server, with the state (size and tag) of the image's object.
 

@@ -25,7 +25,7 @@ from fieldray.domain.finding import FailedOutcome, Outcome
 from fieldray.domain.image import ImageRef
 from fieldray.errors import EnvironmentProblem, Unreadable, UsageProblem
 from fieldray.imaging.discover import zip_search_in_this_process
-from fieldray.imaging.object_identify import identify_object
+from fieldray.imaging.object_identify import identify_server_file
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.reasons import reason
 from fieldray.workers.pool import WorkerPool
@@ -113,7 +113,7 @@ def listed(address: str) -> list[tuple[str, str]]:
         server, scratch = ObjectServer(address), Path(folder)
         found = list(
             list_images_on_server(
-                server, scratch, list_members=zip_search_in_this_process(), find_images=identify_object
+                server, scratch, list_members=zip_search_in_this_process(), find_images=identify_server_file
             )
         )
     return [
@@ -478,7 +478,7 @@ def test_an_object_without_a_time_of_change_is_not_screened(server: FolderServer
     with tempfile.TemporaryDirectory() as folder:
         asked = ObjectServer(server.address)
         ((ref, state),) = list_images_on_server(
-            asked, Path(folder), list_members=zip_search_in_this_process(), find_images=identify_object
+            asked, Path(folder), list_members=zip_search_in_this_process(), find_images=identify_server_file
         )
     (server.home.parent / "work").mkdir()
     assert read_through_cache([(ref, state)], server.home.parent / "work" / "cache", server.address) == [

@@ -61,10 +61,12 @@ class ServerFileContent:
         return [replace(found, path=ref.path, zip_member=None, frame=frame) for frame in frames if found]
 
 
-Identify = Callable[[ServerFileHead], ServerFileContent]
+IdentifyServerFile = Callable[[ServerFileHead], ServerFileContent]
 
 
-def identify_object(request: ServerFileHead, *, is_own_report: IsOwnReport = lambda _head: False) -> ServerFileContent:
+def identify_server_file(
+    request: ServerFileHead, *, is_own_report: IsOwnReport = lambda _head: False
+) -> ServerFileContent:
     """Identify an object by its first bytes.
 
     is_own_report  returns whether the first bytes are those of a report of this program

@@ -28,7 +28,7 @@ from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.pack_setup import PackSetup, scores_by_label_code
 from fieldray.errors import BackendProblem, InputProblem, Unreadable, UnsuitableImage
 from fieldray.imaging.archive import search_members
-from fieldray.imaging.object_identify import identify_object
+from fieldray.imaging.object_identify import identify_server_file
 from fieldray.imaging.preprocess import thumbnail, to_network_input, with_default_window
 from fieldray.imaging.quality import check_header, check_pixels, completeness_notes, lung_quality_notes
 from fieldray.imaging.reading import ImageFile, decode_preview, facts_of_read_image
@@ -493,5 +493,5 @@ handle: Final = make_message_handler(
     (calls.DECODE_PREVIEW, lambda question: calls.PreviewResult(decode_preview(question))),
     (calls.HASH_FILE, lambda question: hash_file(question.ref)[0]),
     (calls.SEARCH_ZIP_MEMBERS, functools.partial(search_members, is_own_report=_is_own_report)),
-    (calls.IDENTIFY_SERVER_FILE, functools.partial(identify_object, is_own_report=_is_own_report)),
+    (calls.IDENTIFY_SERVER_FILE, functools.partial(identify_server_file, is_own_report=_is_own_report)),
 )
