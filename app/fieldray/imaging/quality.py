@@ -171,7 +171,7 @@ def lung_quality_notes(image: Image, lungs: LungFields) -> tuple[QualityNote, ..
     return tuple(found)
 
 
-def completeness_notes(image: Image, lungs: LungFields | None) -> tuple[str, ...]:
+def incomplete_image_notes(image: Image, lungs: LungFields | None) -> tuple[str, ...]:
     """Return codes of notes that a part of an upright image, or fine detail, may be missing.
 
     An image with one of these notes must not be called normal. Most images have no such note.

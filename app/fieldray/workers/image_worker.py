@@ -30,7 +30,7 @@ from fieldray.errors import BackendProblem, InputProblem, Unreadable, Unsuitable
 from fieldray.imaging.archive import search_members
 from fieldray.imaging.object_identify import identify_server_file
 from fieldray.imaging.preprocess import thumbnail, to_network_input, with_default_window
-from fieldray.imaging.quality import check_header, check_pixels, completeness_notes, lung_quality_notes
+from fieldray.imaging.quality import check_header, check_pixels, incomplete_image_notes, lung_quality_notes
 from fieldray.imaging.reading import ImageFile, decode_preview, facts_of_read_image
 from fieldray.imaging.reduction import FINE_DETAIL_FACTOR, TargetSize, target_size_for_all, target_size_for_crop
 from fieldray.imaging.source import FileStamper
@@ -299,7 +299,7 @@ class ImageWorker:
         tensors, key = view.shared.network_inputs, (image, wanted, box)
         tensor = tensors[key] = tensors[key] if key in tensors else to_network_input(image, wanted, box=box)
         facts = replace(view.result.facts, input_to_image=tensor.input_to_image)
-        notes = (*facts.notes, *(() if question.whole_image_input_spec else completeness_notes(image, lungs)))
+        notes = (*facts.notes, *(() if question.whole_image_input_spec else incomplete_image_notes(image, lungs)))
         facts = replace(facts, notes=(*notes, *["read_twice"] * (detail == "finer")))
         view.result = replace(
             view.result,

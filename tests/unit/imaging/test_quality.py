@@ -22,7 +22,7 @@ from fieldray.imaging.quality import (
     are_empty_folders,
     check_header,
     check_pixels,
-    completeness_notes,
+    incomplete_image_notes,
     lung_quality_notes,
 )
 from fieldray.imaging.reduction import block_means
@@ -192,20 +192,22 @@ def _as_jpeg(image: Image) -> Image:
 def test_an_empty_lower_part_near_the_lungs_is_noted(grey: int, way: Callable[[Image], Image]) -> None:
     for begins, is_cut in ((LUNGS_END - 40, True), (LUNGS_END + 30, True), (LUNGS_END + 50, False), (780, False)):
         image = way(_with_lower_part(begins, grey))
-        assert completeness_notes(image, lungs()) == (("lower_part_dark",) if is_cut else ()), begins
+        assert incomplete_image_notes(image, lungs()) == (("lower_part_dark",) if is_cut else ()), begins
     for unknown in (None, lungs(frontal_chest=0.01)):
-        assert completeness_notes(way(_with_lower_part(LUNGS_END + 50, grey)), unknown) == ("lower_part_dark",)
-        assert completeness_notes(way(_with_lower_part(740, grey)), unknown) == ()
+        assert incomplete_image_notes(way(_with_lower_part(LUNGS_END + 50, grey)), unknown) == ("lower_part_dark",)
+        assert incomplete_image_notes(way(_with_lower_part(740, grey)), unknown) == ()
 
 
 def test_an_empty_lower_part_is_noted_at_lower_resolution_and_16_bits() -> None:
     pixels = _with_lower_part(LUNGS_END - 40, 0).pixels.astype(np.uint16) * 16 + 5
     rough = Image(pixels=block_means(pixels, 2), reduction_factor=2, file_rows=ROWS, file_columns=COLUMNS)
     assert (
-        completeness_notes(Image(pixels=pixels), lungs()) == completeness_notes(rough, lungs()) == ("lower_part_dark",)
+        incomplete_image_notes(Image(pixels=pixels), lungs())
+        == incomplete_image_notes(rough, lungs())
+        == ("lower_part_dark",)
     )
     assert (
-        completeness_notes(Image(pixels=np.full((ROWS, COLUMNS), 9, np.uint8)), lungs()) == ()
+        incomplete_image_notes(Image(pixels=np.full((ROWS, COLUMNS), 9, np.uint8)), lungs()) == ()
     )  # a blank image has another reason
 
 
@@ -215,9 +217,9 @@ def test_blurred_and_enlarged_images_have_too_little_detail() -> None:
     tiny = chest.resize((64, 64), PIL.Image.Resampling.BOX)
     enlarged = tiny.resize((512, 512), PIL.Image.Resampling.BICUBIC)
     for spoilt in (chest.filter(PIL.ImageFilter.GaussianBlur(15)), tiny, enlarged):
-        assert completeness_notes(Image(pixels=np.asarray(spoilt).copy()), None) == ("little_detail",)
+        assert incomplete_image_notes(Image(pixels=np.asarray(spoilt).copy()), None) == ("little_detail",)
     for whole in (chest, chest.resize((224, 224), PIL.Image.Resampling.BOX)):
-        assert completeness_notes(Image(pixels=np.asarray(whole).copy()), None) == ()
+        assert incomplete_image_notes(Image(pixels=np.asarray(whole).copy()), None) == ()
 
 
 # ---- notes on how an image was taken
