@@ -38,7 +38,7 @@ T = TypeVar("T")
 BLOCK_OVERSAMPLING: Final = 2.0
 WAVELET_OVERSAMPLING: Final = 1.25
 FINE_DETAIL_FACTOR: Final = 4.0
-ASSUMED_LUNG_SHARE: Final = 0.6  # share of the image's height and width that lungs are assumed to take up
+ASSUMED_LUNG_SIDE_SHARE: Final = 0.6  # share of the image's height and width that lungs are assumed to take up
 JPEG_REDUCTIONS: Final = (1, 2, 4, 8)
 # Blocks of 128 x 128 values of 65535 still add up in 32 bits.
 LARGEST_REDUCTION: Final = 128
@@ -96,7 +96,7 @@ def target_size(spec: InputSpec, *, factor: float = 1.0) -> TargetSize:
 
     factor  factor by which rows and columns are multiplied
     """
-    kept = (ASSUMED_LUNG_SHARE if spec.crop != "none" else 1 - 2 * spec.margin) / factor
+    kept = (ASSUMED_LUNG_SIDE_SHARE if spec.crop != "none" else 1 - 2 * spec.margin) / factor
     return TargetSize(
         spec.height / kept, spec.width / kept, needs_only_longer_side=spec.fit == "pad" and spec.crop == "none"
     )

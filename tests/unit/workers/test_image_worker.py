@@ -21,7 +21,7 @@ from fieldray.errors import BackendProblem
 from fieldray.imaging.preprocess import thumbnail, to_display, to_network_input, with_default_window
 from fieldray.imaging.reading import ImageFile, decode_preview
 from fieldray.imaging.reduction import (
-    ASSUMED_LUNG_SHARE,
+    ASSUMED_LUNG_SIDE_SHARE,
     TargetSize,
     target_size,
     target_size_for_all,
@@ -74,7 +74,7 @@ def test_a_crop_box_is_in_pixels_of_the_file_at_any_resolution() -> None:
 
 def test_whole_images_are_read_at_the_resolution_that_each_network_needs() -> None:
     needed = target_size(CROPPED)
-    assert (needed.rows, needed.columns) == pytest.approx((32 / ASSUMED_LUNG_SHARE, 32 / ASSUMED_LUNG_SHARE))
+    assert (needed.rows, needed.columns) == pytest.approx((32 / ASSUMED_LUNG_SIDE_SHARE, 32 / ASSUMED_LUNG_SIDE_SHARE))
     both = target_size_for_all(WHOLE, LUNGS)
     assert (both.rows, both.columns, both.needs_only_longer_side) == (48.0, 48.0, False)
     assert target_size_for_all(WHOLE) == target_size(WHOLE)
