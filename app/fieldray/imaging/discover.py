@@ -28,10 +28,10 @@ from fieldray.imaging.source import (
     FileState,
     Folder,
     Opener,
-    entry_key,
     file_problem,
     file_state_of,
     find_file_any_case,
+    folder_entry_key,
     is_system_name,
     open_file,
 )
@@ -212,7 +212,9 @@ class _Search:
         top, known = self._listed[path]
         self._listed[path] = (top, known | folder.names)
         return [
-            entry for entry in folder.remaining_entries() if entry_key(entry[0].name, is_folder=entry[1]) not in known
+            entry
+            for entry in folder.remaining_entries()
+            if folder_entry_key(entry[0].name, is_folder=entry[1]) not in known
         ]
 
     def _under(self, top: Path, *, is_folder: bool) -> Iterator[ImageRef]:
@@ -269,9 +271,9 @@ class _Search:
         If the innermost folder can be listed, all folders above can be listed, too. For most errors only the innermost
         folder is tested, because a drive may contain thousands of files that cannot be opened.
         """
-        if self._open_folders and self._open_folders[-1].is_lost():
+        if self._open_folders and self._open_folders[-1].is_gone_or_replaced():
             for depth, folder in enumerate(self._open_folders):
-                if folder.is_lost():
+                if folder.is_gone_or_replaced():
                     raise _FolderLost(depth) from error
         if self._open_folders and error.errno in _DEVICE_GONE:
             raise _FolderLost(len(self._open_folders) - 1) from error

@@ -125,7 +125,7 @@ class FileStamper:
         state  state of the file during reading. The stamp is empty if the state is None, and for a file that was
                changed only seconds ago (`is_settled`)
         """
-        if state is None or not self.is_settled(state):
+        if state is None or not self.is_last_change_old_enough(state):
             return b""
         return self._stamp(path, state, lambda offset, length: data[offset : offset + length])
 
@@ -137,7 +137,7 @@ class FileStamper:
         state = file_state_of(stream)
         return self._stamp(path, state, _part_of(stream, state.size_bytes)) if state else b""
 
-    def is_settled(self, state: FileState) -> bool:
+    def is_last_change_old_enough(self, state: FileState) -> bool:
         """Return whether the file's last change is so long ago that a further change would alter its time stamps."""
         return max(state.modified_ns, state.status_changed_ns) / 1e9 + _MARGIN_S < self._now_s()
 
@@ -216,7 +216,7 @@ def path_components(name: str) -> tuple[str, ...]:
     return tuple(part for part in name.replace("\\", "/").split("/") if part not in ("", "."))
 
 
-def entry_key(name: str, *, is_folder: bool) -> str:
+def folder_entry_key(name: str, *, is_folder: bool) -> str:
     """Return a key for an entry of a folder. A file and a folder with the same name have different keys."""
     return name + "/" if is_folder else name
 
@@ -243,7 +243,7 @@ class Folder:
         self.path = path
         kept = [entry for entry in entries if not is_system_name(entry[0])]
         left_out = [name for name, _ in entries if is_system_name(name)] if len(kept) < len(entries) else []
-        self.names = frozenset(entry_key(name, is_folder=is_folder) for name, is_folder in kept)
+        self.names = frozenset(folder_entry_key(name, is_folder=is_folder) for name, is_folder in kept)
         self.recycle_bins = list(filter(is_recycle_bin, left_out))
         self.hidden = sum(map(_may_be_image, left_out))
         self._left = sorted(kept, reverse=True)
@@ -285,7 +285,7 @@ class Folder:
         """Return an iterator over the entries of the folder that were not visited yet."""
         return iter(self.next_entry, None)
 
-    def is_lost(self) -> bool:
+    def is_gone_or_replaced(self) -> bool:
         """Return whether the folder can no longer be listed, or its path now leads to another drive.
 
         After a drive was unplugged, an empty mount point may be left, which lies on another drive.

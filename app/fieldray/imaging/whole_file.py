@@ -51,7 +51,7 @@ def hash_file(ref: ImageRef, *, stamper: FileStamper | None = None, opener: Open
             check_file_size(stream.seek(0, io.SEEK_END))
             stream.seek(0)
             found = hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]  # has readinto
-            if stamper and state and stamper.is_settled(state) and ref.header.number_of_frames == 1:
+            if stamper and state and stamper.is_last_change_old_enough(state) and ref.header.number_of_frames == 1:
                 stamp = stamper.stamp_of_stream(ref.path, stream)
             return found, stamp if file_state_of(stream) == state else b""
     except OSError as error:
