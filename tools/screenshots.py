@@ -51,7 +51,7 @@ def _take_pictures(options: argparse.Namespace, home: Path) -> int:
     from PySide6.QtWidgets import QApplication
 
     from fieldray.desktop.application import Application
-    from fieldray.imaging.synthetic import DEMO_PARTS, demo_files
+    from fieldray.imaging.synthetic import DEMO_IMAGE_SETS, demo_files
     from fieldray.packs.library import PackLibrary
     from fieldray.packs.site_choices import RememberedPacks
     from fieldray.packs.verified import read_verified_manifest
@@ -61,7 +61,7 @@ def _take_pictures(options: argparse.Namespace, home: Path) -> int:
         library = PackLibrary(home)
         library.trust_store.trust(read_verified_manifest(options.pack).fingerprint)
         library.install(options.pack)
-    part = next(part for part in DEMO_PARTS if part.name == options.part)
+    part = next(part for part in DEMO_IMAGE_SETS if part.name == options.part)
     images = _written(demo_files(part), home / "demo" / part.name)
     pack = read_verified_manifest(options.pack).content.id if options.pack else part.pack_id
     qt = QApplication(sys.argv[:1])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.imaging.synthetic import DEMO_PARTS, demo_files
+from fieldray.imaging.synthetic import DEMO_IMAGE_SETS, demo_files
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import VERSION
 from fieldray.pipeline.constancy import ConstancyRecord, ConstancyRecords, pack_key
@@ -83,11 +83,11 @@ def test_the_demo_replaces_only_its_own_images(tmp_path: Path, fieldray: Fieldra
 def test_the_demo_of_another_version_is_replaced_and_nothing_else_in_its_folder(home: Path, fieldray: Fieldray) -> None:
     folder = home / "demo" / "adults"
     folder.mkdir(parents=True)
-    shown = next(name for name, _ in demo_files(DEMO_PARTS[1]))
+    shown = next(name for name, _ in demo_files(DEMO_IMAGE_SETS[1]))
     (folder / shown).write_bytes(b"an image of an earlier version")
     (folder / "somebody-s.txt").write_bytes(b"somebody's")
     fieldray("demo", "adults", "--no-window").ends_with(0, 1)
-    assert (folder / shown).read_bytes() == dict(demo_files(DEMO_PARTS[1]))[shown]
+    assert (folder / shown).read_bytes() == dict(demo_files(DEMO_IMAGE_SETS[1]))[shown]
     assert (folder / "somebody-s.txt").read_bytes() == b"somebody's"
 
 

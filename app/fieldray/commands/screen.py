@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from fieldray.commands.run_report import RunReport
     from fieldray.domain.model import Model
-    from fieldray.imaging.synthetic import DemoPart
+    from fieldray.imaging.synthetic import DemoImageSet
     from fieldray.pipeline.batch import Batch
     from fieldray.pipeline.session import Session
     from fieldray.settings import Settings
@@ -310,10 +310,10 @@ def _write_real(folder: Path, options: argparse.Namespace, console: Console) -> 
 
     Without `--pack`, the pack that suits these images is chosen, and stored as the pack of the folder.
     """
-    from fieldray.imaging.synthetic import DEMO_PARTS, credits_path
+    from fieldray.imaging.synthetic import DEMO_IMAGE_SETS, demo_image_credits_path
     from fieldray.packs.site_choices import RememberedPacks
 
-    part = next(part for part in DEMO_PARTS if part.name == options.part)
+    part = next(part for part in DEMO_IMAGE_SETS if part.name == options.part)
     for name, content in _files_to_write(part, folder, is_own=options.folder is None):
         write_atomically(folder / name, content, mode=SHARED_FILE_MODE)
     console.print_line(
@@ -321,7 +321,7 @@ def _write_real(folder: Path, options: argparse.Namespace, console: Console) -> 
         "Some images are not suitable."
     )
     console.print_line(
-        f"The images show every kind of result, not how well the pack performs. Sources: {credits_path()}"
+        f"The images show every kind of result, not how well the pack performs. Sources: {demo_image_credits_path()}"
     )
     if options.pack is None:
         options.pack = part.pack_id
@@ -329,7 +329,7 @@ def _write_real(folder: Path, options: argparse.Namespace, console: Console) -> 
         RememberedPacks(data_folder()).remember([folder], part.pack_id, ages_confirmed=part.has_ages)
 
 
-def _files_to_write(part: DemoPart, folder: Path, *, is_own: bool) -> Iterator[tuple[str, bytes]]:
+def _files_to_write(part: DemoImageSet, folder: Path, *, is_own: bool) -> Iterator[tuple[str, bytes]]:
     """Yield name and content of each demonstration file that is missing.
 
     In the program's own folder, files from another version of the program are yielded as well.

@@ -30,7 +30,7 @@ _DIGITAL_XRAY: Final = "1.2.840.10008.5.1.4.1.1.1.1"
 _UID_ROOT: Final = "2.25.3141592653589793"
 _TWELVE_BITS: Final = 4095
 
-Field = NDArray[np.float32]
+FloatImage = NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -41,8 +41,8 @@ class _Grid:
     down    0..1
     """
 
-    across: Field
-    down: Field
+    across: FloatImage
+    down: FloatImage
 
 
 def chest_phantom(rows: int, columns: int, seed: int, *, abnormal: bool) -> NDArray[np.uint16]:
@@ -84,30 +84,30 @@ def _place_and_size(rows: int, columns: int, random: np.random.Generator) -> tup
     return _Grid(across=across, down=down), np.float32(random.uniform(0.92, 1.08))
 
 
-def _soft(distance: Field, width: float) -> Field:
+def _soft(distance: FloatImage, width: float) -> FloatImage:
     """Return a soft edge: 0 outside, rising to 1 inside.
 
     distance  distance from the edge, positive inside
     width     width of the transition, in units of the distance
     """
     share = 1 / (1 + np.exp((-distance / np.float32(width)).clip(-40, 40)))
-    edge: Field = share.astype(np.float32, copy=False)
+    edge: FloatImage = share.astype(np.float32, copy=False)
     return edge
 
 
-def _blob(grid: _Grid, across: float, down: float, wide: float, high: float, *, edge: float = 0.08) -> Field:
+def _blob(grid: _Grid, across: float, down: float, wide: float, high: float, *, edge: float = 0.08) -> FloatImage:
     radius = np.sqrt(((grid.across - across) / wide) ** 2 + ((grid.down - down) / high) ** 2)
     return _soft((1 - radius).astype(np.float32), edge)
 
 
-def _body(grid: _Grid) -> Field:
+def _body(grid: _Grid) -> FloatImage:
     shoulders = 0.45 + 0.6 * np.sqrt(np.clip((grid.down - 0.01) / 0.16, 0, 1))
     depth = np.sqrt(np.clip(1 - (grid.across / 1.12) ** 2, 0, 1))
-    body: Field = 0.95 * depth * _soft((shoulders - np.abs(grid.across)).astype(np.float32), 0.015)
+    body: FloatImage = 0.95 * depth * _soft((shoulders - np.abs(grid.across)).astype(np.float32), 0.015)
     return body
 
 
-def _lungs(grid: _Grid, size: np.float32) -> Field:
+def _lungs(grid: _Grid, size: np.float32) -> FloatImage:
     """Draw the lungs: two rounded triangles, narrow at the top, with the domes of the diaphragm below.
 
     The dome on the patient's right is higher.
@@ -122,17 +122,17 @@ def _lungs(grid: _Grid, size: np.float32) -> Field:
     return lungs
 
 
-def _middle(grid: _Grid, size: np.float32) -> Field:
+def _middle(grid: _Grid, size: np.float32) -> FloatImage:
     """Draw the spine with its discs, the great vessels, and the heart, which leans to the left side of the body."""
     spine = np.exp(-((grid.across / 0.09) ** 2)) * (0.34 + 0.05 * np.sin(grid.down * 95))
     vessels = 0.25 * _blob(grid, 0.06, 0.30, 0.17, 0.20)
     heart = 0.55 * _blob(grid, 0.16, 0.63, float(0.36 * size), 0.19, edge=0.05)
     hila = 0.12 * (_blob(grid, -0.22, 0.45, 0.10, 0.09, edge=0.3) + _blob(grid, 0.25, 0.43, 0.10, 0.09, edge=0.3))
-    middle: Field = (spine + vessels + heart + hila).astype(np.float32)
+    middle: FloatImage = (spine + vessels + heart + hila).astype(np.float32)
     return middle
 
 
-def _ribs(grid: _Grid, lungs: Field, random: np.random.Generator) -> Field:
+def _ribs(grid: _Grid, lungs: FloatImage, random: np.random.Generator) -> FloatImage:
     """Draw the ribs as arcs. The rear parts fall away from the spine, the front parts rise towards the breast bone."""
     shift = random.uniform(-0.01, 0.01)
     away = np.abs(grid.across)
@@ -147,15 +147,15 @@ def _ribs(grid: _Grid, lungs: Field, random: np.random.Generator) -> Field:
     return ribs * (0.35 + 0.65 * lungs)
 
 
-def _collar_bones(grid: _Grid) -> Field:
+def _collar_bones(grid: _Grid) -> FloatImage:
     away = np.abs(grid.across)
     line = 0.145 - 0.06 * away + 0.02 * np.sin(away * 7)
     within = _soft((away - 0.1).astype(np.float32), 0.02) * _soft((0.8 - away).astype(np.float32), 0.02)
-    bones: Field = 0.20 * np.exp(-(((grid.down - line) / 0.014) ** 2)) * within
+    bones: FloatImage = 0.20 * np.exp(-(((grid.down - line) / 0.014) ** 2)) * within
     return bones
 
 
-def _opacities(grid: _Grid, lungs: Field, random: np.random.Generator) -> Field:
+def _opacities(grid: _Grid, lungs: FloatImage, random: np.random.Generator) -> FloatImage:
     """Draw one to three clouds of uneven density in one lung."""
     side = random.choice((-1, 1))
     clouds = np.zeros_like(lungs)
@@ -168,7 +168,7 @@ def _opacities(grid: _Grid, lungs: Field, random: np.random.Generator) -> Field:
     return clouds * lungs
 
 
-def _with_side_marker(image: Field, random: np.random.Generator) -> Field:
+def _with_side_marker(image: FloatImage, random: np.random.Generator) -> FloatImage:
     """Burn in the side marker as radiographers place it: in the image, the patient's right is on the left."""
     rows, columns = image.shape
     height = max(10, rows // 16)
@@ -176,7 +176,7 @@ def _with_side_marker(image: Field, random: np.random.Generator) -> Field:
     at = (round(columns * random.uniform(0.06, 0.1)), round(rows * random.uniform(0.05, 0.12)))
     ImageDraw.Draw(sheet).text(at, "R", fill=255, font=ImageFont.load_default(height))
     letters = np.asarray(sheet, np.float32) / np.float32(255)
-    lettered: Field = image * (1 - letters) + letters * _TWELVE_BITS
+    lettered: FloatImage = image * (1 - letters) + letters * _TWELVE_BITS
     return lettered
 
 
@@ -239,7 +239,7 @@ _FOR_CONSTANCY: Final = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DemoPart:
+class DemoImageSet:
     """One part of the images of the demonstration. A single pack screens the part.
 
     pack_id        id of the pack
@@ -253,22 +253,24 @@ class DemoPart:
     has_ages: bool
 
 
-DEMO_PARTS: Final[tuple[DemoPart, ...]] = (
-    DemoPart(
+DEMO_IMAGE_SETS: Final[tuple[DemoImageSet, ...]] = (
+    DemoImageSet(
         name="children", pack_id="pneumonia-paediatric", patient_group="children aged one to five years", has_ages=True
     ),
-    DemoPart(name="adults", pack_id="adult-normal-abnormal", patient_group="patients with COVID-19", has_ages=False),
+    DemoImageSet(
+        name="adults", pack_id="adult-normal-abnormal", patient_group="patients with COVID-19", has_ages=False
+    ),
 )
 
 
-def published_labels(part: DemoPart) -> Mapping[str, str]:
+def published_labels(part: DemoImageSet) -> Mapping[str, str]:
     """Return the published label of each image of a part, by file name."""
     rows = csv.DictReader((_folder() / "labels.csv").read_text(encoding="utf-8").splitlines())
     found = ((Path(row["file"]), row["published_label"]) for row in rows)
     return {path.name: label for path, label in found if path.parent.name == part.name}
 
 
-def demo_files(part: DemoPart) -> Iterator[tuple[str, bytes]]:
+def demo_files(part: DemoImageSet) -> Iterator[tuple[str, bytes]]:
     """Yield name and content of every file of a part: the images to screen, then the files that packs must refuse."""
     for name in published_labels(part):
         yield name, (_folder() / part.name / name).read_bytes()
@@ -278,7 +280,7 @@ def demo_files(part: DemoPart) -> Iterator[tuple[str, bytes]]:
 
 def constancy_test_files() -> Iterator[tuple[str, bytes]]:
     """Yield name (`part/file`) and content of every image of the constancy test."""
-    for part in DEMO_PARTS:
+    for part in DEMO_IMAGE_SETS:
         yield from ((f"{part.name}/{name}", content) for name, content in demo_files(part))
     for number in range(1, _FOR_CONSTANCY + 1):
         dataset = dicom_dataset(chest_phantom(1024, 860, 9000 + number, abnormal=number % 2 == 0), study_number=number)
@@ -286,7 +288,7 @@ def constancy_test_files() -> Iterator[tuple[str, bytes]]:
         yield f"drawn/study-{number}.dcm", _saved(dataset)
 
 
-def credits_path() -> Path:
+def demo_image_credits_path() -> Path:
     """Return the path of the Markdown file with the sources, authors and licences of the demonstration images."""
     return _folder() / "CREDITS.md"
 
@@ -298,14 +300,14 @@ def _folder() -> Path:
 # ---- drawn images that packs must refuse
 
 
-def _drawn(part: DemoPart, *, view: str = "PA", body_part: str = "CHEST", age: str | None = None) -> Dataset:
+def _drawn(part: DemoImageSet, *, view: str = "PA", body_part: str = "CHEST", age: str | None = None) -> Dataset:
     dataset = dicom_dataset(chest_phantom(_ROWS, _COLUMNS, 7, abnormal=False), study_number=900, view=view)
     dataset.BodyPartExamined = body_part
     dataset.PatientAge = age or ("003Y" if part.name == "children" else "045Y")
     return dataset
 
 
-def _hand(part: DemoPart) -> bytes:
+def _hand(part: DemoImageSet) -> bytes:
     """Return a drawn image of a hand (five fingers and a palm) as DICOM. The header says HAND."""
     dataset = _drawn(part, body_part="HAND")
     down, across = np.mgrid[0:_ROWS, 0:_COLUMNS].astype(np.float32)
@@ -318,7 +320,7 @@ def _hand(part: DemoPart) -> bytes:
     return _saved(dataset)
 
 
-def _lying_image(part: DemoPart) -> bytes:
+def _lying_image(part: DemoImageSet) -> bytes:
     """Return the first image of the part, lying on its side, as PNG."""
     name = next(iter(published_labels(part)))
     with Picture.open(_folder() / part.name / name) as picture:
@@ -334,7 +336,7 @@ def _saved(dataset: Dataset) -> bytes:
     return stream.getvalue()
 
 
-_REFUSED: Final[Mapping[str, Callable[[DemoPart], bytes]]] = {
+_REFUSED: Final[Mapping[str, Callable[[DemoImageSet], bytes]]] = {
     "refused-lateral-view.dcm": lambda part: _saved(_drawn(part, view="LL")),
     "refused-hand.dcm": _hand,
     "refused-other-age.dcm": lambda part: _saved(_drawn(part, age="045Y" if part.name == "children" else "003Y")),
