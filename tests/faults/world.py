@@ -202,7 +202,7 @@ class Clinic:
         def engines(heard: Publish, settings: Settings, workers: WorkerPool) -> Engine:
             device, policy = device_choice(settings)
             times_s = {"run_timeout_s": EDGETPU_TIMEOUT_S, "start_timeout_s": _START_TIMEOUT_S}
-            options = {"device": device, "policy": policy, "passed": self.packs.record_passed_test}
+            options = {"device": device, "policy": policy, "passed": self.packs.record_passed_self_test}
             options["cpu"] = partial(ModelReadiness, workers)
             engine = Engine(heard, kinds=[self.edgetpu.kind(heard, **times_s)], **options)
             self._engines.append(engine)

@@ -199,7 +199,7 @@ class PackLibrary:
         remove_unfinished_files(self._installed_root)
         return write_pack_folder(self._installed_root / manifest.pack_name, contents={**pack.file_contents, **own})
 
-    def record_passed_test(self, model: Model) -> None:
+    def record_passed_self_test(self, model: Model) -> None:
         """Record that a model and its lung-field pack passed their self-tests on this computer.
 
         After the record, loading an older version needs `allow_older`. Raises StorageProblem if the record cannot be

@@ -66,7 +66,7 @@ def record_passed_test(model: Model) -> None:
     """
     from fieldray.packs.library import PackLibrary  # a slow import
 
-    PackLibrary(data_folder()).record_passed_test(model)
+    PackLibrary(data_folder()).record_passed_self_test(model)
 
 
 def device_choice(settings: Settings) -> tuple[DeviceChoice, DevicePolicy]:

@@ -155,7 +155,7 @@ def test_no_trusted_key_takes_the_name_of_a_pack_that_ships(clinic: Clinic, home
     _make_default(home, "shipped-9.0.0")
     assert clinic.refused() == "default_gone"
     assert clinic.taken(f"shipped@{OTHER}") == clinic.taken(str(namesake), trust=OTHER) == "shipped-9.0.0"
-    clinic.library.record_passed_test(clinic.library.load(namesake, signer=OTHER))
+    clinic.library.record_passed_self_test(clinic.library.load(namesake, signer=OTHER))
     _make_default(home, "shipped")
     for name in (None, "shipped"):  # a consent to one is none to the other
         assert clinic.taken(name) == "shipped-1.2.3"
@@ -180,13 +180,13 @@ def test_a_changed_content_of_a_known_version_is_reported(tmp_path: Path) -> Non
     """Two packs with the same id, version and signer: each change from one to the other is reported once."""
     clinic = Clinic(tmp_path)
     first = clinic.library.load(clinic.pack(0))
-    clinic.library.record_passed_test(first)
+    clinic.library.record_passed_self_test(first)
     assert clinic.taken(str(clinic.drives[0])) == "test-chest-1.2.3" and clinic.errors == []
     other = clinic.pack(1, calibration={})
     assert clinic.taken(str(clinic.drives[1])) == "test-chest-1.2.3"
     (said,) = clinic.errors
     assert said.startswith("test-chest-1.2.3 differs from the pack that ran on this computer before")
-    clinic.library.record_passed_test(clinic.library.load(other))
+    clinic.library.record_passed_self_test(clinic.library.load(other))
     clinic.errors.clear()
     assert clinic.taken(str(clinic.drives[1])) == "test-chest-1.2.3" and clinic.errors == []
     assert clinic.library.warnings(first)[0].code == "pack_content_changed"

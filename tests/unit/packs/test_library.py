@@ -64,13 +64,13 @@ def test_an_unknown_key_needs_a_consent_to_its_fingerprint(library: PackLibrary,
 def test_an_older_version_is_refused_unless_allowed(library: PackLibrary, drive: Path, home: Path) -> None:
     older, newer = _make(drive, version="1.9.0"), _make(drive, version="1.10.0")
     library.trust_store.trust(FINGERPRINT)
-    library.record_passed_test(library.load(older))
-    library.record_passed_test(library.load(newer))
+    library.record_passed_self_test(library.load(older))
+    library.record_passed_self_test(library.load(newer))
     again = PackLibrary(home, builtin_root=drive)
     assert _code(again, older) == "pack_older"
     loaded = again.load(older, allow_older=True)
     assert loaded.manifest.version == "1.9.0"
-    again.record_passed_test(loaded)
+    again.record_passed_self_test(loaded)
     assert _code(again, older) == "pack_older"
     assert again.load(newer).manifest.version == "1.10.0"
 
@@ -90,15 +90,15 @@ def test_packs_that_ship_and_legacy_models_are_not_recorded(home: Path, tmp_path
     table = {folder.name: read_verified_manifest(folder).manifest_sha256}
     library = PackLibrary(home, builtin_root=tmp_path / "models", builtin_table=table)
     shipped = library.load(folder)
-    library.record_passed_test(shipped)
-    library.record_passed_test(replace(shipped, trust="legacy", fingerprint=""))
+    library.record_passed_self_test(shipped)
+    library.record_passed_self_test(replace(shipped, trust="legacy", fingerprint=""))
     assert not (home / "pack_trust.json").exists()
 
 
 def test_versions_are_recorded_by_pack_and_key(library: PackLibrary, drive: Path) -> None:
     library.trust_store.trust(FINGERPRINT)
     library.trust_store.trust(OTHER)
-    library.record_passed_test(library.load(_make(drive, version="5.0.0")))
+    library.record_passed_self_test(library.load(_make(drive, version="5.0.0")))
     library.load(_make(drive / "a", pack_id="other", version="0.0.1"))
     second = _make(drive / "b", key_number=2, version="0.0.1")
     assert _code(library, second) == "pack_namesake"
@@ -131,7 +131,7 @@ def test_a_pack_with_the_name_of_another_signers_pack_is_refused(library: PackLi
     assert _code(library, namesake) == _code(library, library.find(namesake).folder) == "pack_namesake"
     with raises(PackProblem, "pack_namesake"):
         library.install(namesake)
-    library.record_passed_test(library.load(namesake, signer=OTHER))
+    library.record_passed_self_test(library.load(namesake, signer=OTHER))
     assert library.load(namesake).manifest.version == "9.0.0"  # it ran here before, so the person knows both
     with raises(PackProblem, "pack_several_signers"):
         library.find("test-chest")
@@ -140,7 +140,7 @@ def test_a_pack_with_the_name_of_another_signers_pack_is_refused(library: PackLi
 
 def test_a_name_stays_with_its_signer_after_the_pack_is_removed(library: PackLibrary, drive: Path) -> None:
     library.trust_store.trust(FINGERPRINT)
-    library.record_passed_test(library.load(_make(drive / "a")))
+    library.record_passed_self_test(library.load(_make(drive / "a")))
     shutil.rmtree(drive)
     library.trust_store.trust(OTHER)
     assert _code(library, _make(drive / "b", key_number=2)) == "pack_namesake"
