@@ -56,10 +56,10 @@ def system_engine(publish: Publish, settings: Settings, workers: WorkerPool) -> 
     device, policy = device_choice(settings)
     kinds = accelerator_kinds(BackendOptions(publish=publish, settings=settings))
     cpu = partial(ModelReadiness, workers)
-    return Engine(publish, cpu=cpu, device=device, kinds=kinds, policy=policy, passed=record_passed_test)
+    return Engine(publish, cpu=cpu, device=device, kinds=kinds, policy=policy, passed=record_passed_self_test)
 
 
-def record_passed_test(model: Model) -> None:
+def record_passed_self_test(model: Model) -> None:
     """Record the version of a model that passed its self-test, so that an older version is noticed later.
 
     Raises StorageProblem.
