@@ -41,7 +41,7 @@ class PackInUse:
     def from_model(cls, source: PackCandidate, model: Model) -> PackInUse:
         """Return the `PackInUse` for a model that was loaded from a listed pack."""
         return cls(
-            name=source.signed_id,
+            name=source.id_with_signer,
             version=model.manifest.version,
             model_sha256=model.model_sha256,
             ages_years=model.manifest.accepted.ages_years,
@@ -50,7 +50,7 @@ class PackInUse:
 
     def is_same_pack(self, candidate: PackCandidate) -> bool:
         """Return whether a listed pack is this pack. The folders may differ."""
-        return (self.name, self.version) == (candidate.signed_id, candidate.version)
+        return (self.name, self.version) == (candidate.id_with_signer, candidate.version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class AvailablePacks:
         None also if several signers have packs of this name.
         """
         found = packs_named(name, self.ready_packs)
-        return found[0] if len({entry.signed_id for entry in found}) == 1 else None
+        return found[0] if len({entry.id_with_signer for entry in found}) == 1 else None
 
     def is_in_use(self, name: str) -> bool:
         """Return whether the pack in use has this name."""
@@ -371,7 +371,7 @@ class IntentStateMachine:
                 and remembered is not None
                 and not packs_named(remembered.pack, [chosen])
             )
-            return ("" if is_doubtful else chosen.signed_id), ""
+            return ("" if is_doubtful else chosen.id_with_signer), ""
         if remembered is not None and not intent.needs_pack_card_click:
             return remembered.pack, remembered.operating_point
         is_other = (

@@ -428,7 +428,7 @@ def _post_doubts(board: NoticeBoard, warnings: Sequence[Reason]) -> None:
 
 
 def _is_same(asked: PackCandidate, found: PackCandidate) -> bool:
-    return (asked.folder, asked.signed_id, asked.version) == (found.folder, found.signed_id, found.version)
+    return (asked.folder, asked.id_with_signer, asked.version) == (found.folder, found.id_with_signer, found.version)
 
 
 # ---- additional packs, which a person ticks

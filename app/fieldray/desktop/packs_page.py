@@ -221,7 +221,7 @@ class PacksPage(Page):
         box.setChecked(is_default)
         point = self._packs.point_name or ""
         box.toggled.connect(
-            lambda is_on: self._bench.set_default_pack(source.signed_id if is_on else "", point if is_on else "")
+            lambda is_on: self._bench.set_default_pack(source.id_with_signer if is_on else "", point if is_on else "")
         )
         return [box]
 

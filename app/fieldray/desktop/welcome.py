@@ -166,7 +166,7 @@ class WelcomePage(QWidget):
         candidate  the pack
         """
         if self.default_box.isChecked():
-            self._bench.set_default_pack(candidate.signed_id)
+            self._bench.set_default_pack(candidate.id_with_signer)
             self.default_box.setChecked(False)
         self._bench.screening.answer(question, candidate)
 

@@ -335,7 +335,7 @@ class PackLibrary:
             fingerprint=manifest.fingerprint,
             manifest=domain_manifest(description) if isinstance(description, ClassifierManifest) else None,
             problem=unavailable_reason,
-            is_namesake_of_shipped=trust != "builtin" and description.id in self._builtin_ids,
+            is_namesake_of_shipped_pack=trust != "builtin" and description.id in self._builtin_ids,
         )
 
     def _standing(self, folder: Path, manifest: VerifiedManifest) -> tuple[CandidateTrust, Reason | None]:

@@ -183,7 +183,7 @@ class PackCandidate:
     fingerprint: str = ""
     manifest: Manifest | None = field(default=None, compare=False)  # identified by fingerprint and version
     problem: Reason | None = None
-    is_namesake_of_shipped: bool = False
+    is_namesake_of_shipped_pack: bool = False
 
     @property
     def pack_name(self) -> str:
@@ -191,7 +191,7 @@ class PackCandidate:
         return f"{self.pack_id}-{self.version}" if self.pack_id else self.folder.name
 
     @property
-    def signed_id(self) -> str:
+    def id_with_signer(self) -> str:
         """The pack's id with the fingerprint of its signer. Only this pack and its other versions have this name."""
         return name_with_signer(self.pack_id, is_signed=self.trust != "builtin", fingerprint=self.fingerprint)
 
@@ -233,7 +233,7 @@ def packs_named(name: str, candidates: Iterable[PackCandidate]) -> tuple[PackCan
     """
     _, signer = split_pack_name(name)
     called = (candidate for candidate in candidates if candidate.has_name(name))
-    return tuple(candidate for candidate in called if signer or not candidate.is_namesake_of_shipped)
+    return tuple(candidate for candidate in called if signer or not candidate.is_namesake_of_shipped_pack)
 
 
 def choose_candidate(candidates: Sequence[PackCandidate], *, name: Path | str) -> PackCandidate:
@@ -251,9 +251,9 @@ def choose_candidate(candidates: Sequence[PackCandidate], *, name: Path | str) -
     packs = [candidate for candidate in candidates if candidate.usability_rank == least]
     if len({candidate.pack_id for candidate in packs}) > 1:
         raise PackProblem(reason("pack_several", names=", ".join(candidate.pack_name for candidate in packs)))
-    if len({candidate.signed_id for candidate in packs}) > 1:
-        first, second = packs[0], next(one for one in packs if one.signed_id != packs[0].signed_id)
-        raise PackProblem(reason("pack_several_signers", first=first.signed_id, second=second.signed_id))
+    if len({candidate.id_with_signer for candidate in packs}) > 1:
+        first, second = packs[0], next(one for one in packs if one.id_with_signer != packs[0].id_with_signer)
+        raise PackProblem(reason("pack_several_signers", first=first.id_with_signer, second=second.id_with_signer))
     return max(packs, key=version_preference_key)
 
 

@@ -53,7 +53,7 @@ PACKS = (CHILDREN, ADULTS, NAMESAKE, NEWER, QUESTIONABLE)
 
 def used(entry: PackCandidate) -> PackInUse:
     assert entry.manifest is not None
-    name, ages = entry.signed_id, entry.manifest.accepted.ages_years
+    name, ages = entry.id_with_signer, entry.manifest.accepted.ages_years
     return PackInUse(
         name=name, version=entry.version, model_sha256=entry.version * 8, ages_years=ages, listed_pack=entry
     )
@@ -194,7 +194,7 @@ class Walk(RuleBasedStateMachine):
         """`is_fast`: facts about folders and packs arrive before anything else happens."""
         self.default, self.is_fast = (site, ""), is_fast
         if remembered:
-            self.memory[ONE] = RememberedPack(remembered.signed_id, ages_confirmed=remembered is CHILDREN)
+            self.memory[ONE] = RememberedPack(remembered.id_with_signer, ages_confirmed=remembered is CHILDREN)
         self.see()
 
     def see(self) -> None:
@@ -240,7 +240,7 @@ class Walk(RuleBasedStateMachine):
         commands = self.playbook.handle_chosen_paths([path])
         assert self.playbook.intent is not None
         if prepared:
-            self.said_pack.setdefault(self.playbook.intent.serial_number, set()).add(prepared.signed_id)
+            self.said_pack.setdefault(self.playbook.intent.serial_number, set()).add(prepared.id_with_signer)
         self.do(commands)
 
     @precondition(lambda self: self.used is not None and self.in_sight)
@@ -249,7 +249,7 @@ class Walk(RuleBasedStateMachine):
         self.prepared = None
         commands = self.playbook.handle_start_button(self.in_sight)
         assert self.playbook.intent is not None and self.used is not None
-        self.said_pack.setdefault(self.playbook.intent.serial_number, set()).add(self.used.signed_id)
+        self.said_pack.setdefault(self.playbook.intent.serial_number, set()).add(self.used.id_with_signer)
         self.do(commands)
 
     @rule(path=st.sampled_from([ONE, OTHER]))
@@ -284,7 +284,7 @@ class Walk(RuleBasedStateMachine):
         is_open = asked == self.playbook.question and (asked is None or asked.kind == "pack")
         if is_open and asked and self.playbook.intent:
             since = self.playbook.intent.serial_number
-            self.said_pack.setdefault(since, set()).add(entry.signed_id)
+            self.said_pack.setdefault(since, set()).add(entry.id_with_signer)
             if entry.problem is None:
                 self.said_ages.setdefault(since, set()).add((used(entry), True))
         elif is_open and self.playbook.intent is None:
@@ -335,9 +335,9 @@ def test_known_ages_hold_for_further_packs_that_accept_all_of_them(
     first: PackCandidate, others: tuple[PackCandidate, ...], asked: tuple[int, int] | None
 ) -> None:
     playbook = IntentStateMachine()
-    playbook.update_packs(with_others(first, *others), default=(first.signed_id, ""))
+    playbook.update_packs(with_others(first, *others), default=(first.id_with_signer, ""))
     commands = answer_facts_request(
-        playbook, playbook.handle_chosen_paths([ONE]), RememberedPack(first.signed_id, ages_confirmed=True)
+        playbook, playbook.handle_chosen_paths([ONE]), RememberedPack(first.id_with_signer, ages_confirmed=True)
     )
     if asked is not None:
         assert (question(playbook).kind, question(playbook).intent.ages_years, commands) == ("ages", asked, ())
