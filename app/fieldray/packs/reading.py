@@ -212,7 +212,7 @@ def canonical_json(content: Mapping[str, object]) -> bytes:
     return (json.dumps(content, ensure_ascii=False, sort_keys=True, indent=1, allow_nan=False) + "\n").encode()
 
 
-def is_safe_line(text: str) -> bool:
+def is_line_safe_to_display(text: str) -> bool:
     """Return whether a text is one line without characters that can hide, reorder or forge text.
 
     Not allowed are control characters (C0, C1, line breaks, tabs), formatting characters (bidirectional, zero-width,
@@ -224,9 +224,9 @@ def is_safe_line(text: str) -> bool:
     return not any((kind := unicodedata.category(letter))[0] == "C" or kind in ("Zl", "Zp") for letter in text)
 
 
-def is_safe_text(text: str) -> bool:
+def is_text_safe_to_display(text: str) -> bool:
     """Return whether a text has only characters that `is_safe_line` allows, line feeds and tabs."""
-    return is_safe_line("".join(letter for letter in text if letter not in _LINE_BREAKS))
+    return is_line_safe_to_display("".join(letter for letter in text if letter not in _LINE_BREAKS))
 
 
 def _check_texts(value: object, location: str, *, deepest: int = _DEEPEST) -> None:
@@ -237,7 +237,7 @@ def _check_texts(value: object, location: str, *, deepest: int = _DEEPEST) -> No
     location  position of the value in the document, for messages
     deepest   number of further levels allowed
     """
-    if isinstance(value, str) and not is_safe_text(value):
+    if isinstance(value, str) and not is_text_safe_to_display(value):
         raise manifest_error(f"{location}: the text holds control characters")
     if isinstance(value, list | dict) and value and not deepest:
         raise manifest_error(f"not valid JSON: lists and objects are nested more than {_DEEPEST} deep")
@@ -245,7 +245,7 @@ def _check_texts(value: object, location: str, *, deepest: int = _DEEPEST) -> No
         for index, item in enumerate(value):
             _check_texts(item, f"{location}[{index}]", deepest=deepest - 1)
     if isinstance(value, dict):
-        if not all(len(name) <= _LONGEST_KEY and is_safe_line(name) for name in value):
+        if not all(len(name) <= _LONGEST_KEY and is_line_safe_to_display(name) for name in value):
             raise manifest_error(f"{location or 'the file'}: a key is too long or holds control characters")
         for name, member in value.items():
             _check_texts(member, f"{location}.{name}" if location else name, deepest=deepest - 1)
