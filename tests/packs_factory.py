@@ -24,7 +24,7 @@ from fieldray.domain.model import (
     OutputRoles,
 )
 from fieldray.packs.manifest import Input, LungCheck, LungFieldsManifest, LungOutputs
-from fieldray.packs.site_choices import SitePoint
+from fieldray.packs.site_choices import LocalOperatingPoint
 from fieldray.packs.verified import manifest_file_entries, write_pack, write_pack_of_kind
 
 MODEL_BYTES = b"TFL3" + bytes(range(256)) * 8
@@ -127,9 +127,9 @@ def make_lung_fields(
     return write_pack_of_kind(folder, manifest=changed, contents=contents, key=key(key_number))
 
 
-def site_point(model_sha256: str = "a" * 64, **changes: object) -> SitePoint:
+def site_point(model_sha256: str = "a" * 64, **changes: object) -> LocalOperatingPoint:
     """Return a local operating point."""
-    made = SitePoint(
+    made = LocalOperatingPoint(
         name="ours", label="opacity", model_sha256=model_sha256, pack="test-chest-1.2.3", threshold=0.7, unsure_low=0.6,
         unsure_high=0.8, sensitivity=(0.9, 0.8, 0.95), specificity=(0.7, 0.6, 0.8), images=120, patients=100,
         chosen_by="О. Петренко", chosen_on="2026-11-22",

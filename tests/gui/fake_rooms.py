@@ -42,7 +42,7 @@ from fieldray.imaging.preprocess import thumbnail
 from fieldray.imaging.quality import are_empty_folders
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.naming import PackCandidate
-from fieldray.packs.site_choices import RememberedPacks, with_site_points
+from fieldray.packs.site_choices import RememberedPacks, with_local_points
 from fieldray.paths import data_folder
 from fieldray.pipeline.auditing import AuditRequest
 from fieldray.pipeline.compare import PriorFinder, system_comparer_factory
@@ -436,7 +436,7 @@ class FakeAudit:
     def adopt_proposal(self, report: AuditReport, *, name: str, person: str, model: Model) -> Model:
         self.taken.append((name, person))
         point = replace(POINT, name=f"local:{name}", titles={"en": f"Local: {name}"}, label=POINT.label)
-        return with_site_points(model, (point,))
+        return with_local_points(model, (point,))
 
     def save_report(self, folder: Path, report: AuditReport, *, language: str) -> tuple[Path, ...]:
         self.saved.append((folder, language))

@@ -10,7 +10,7 @@ from typing import Final
 from fieldray.errors import FieldrayError, UsageProblem
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.signing import TrustStore
-from fieldray.packs.site_choices import RememberedPacks, SitePointFile
+from fieldray.packs.site_choices import LocalPointFile, RememberedPacks
 from fieldray.packs.verified import read_pack
 from fieldray.reports.exporter import pseudonym_key
 from fieldray.settings import Settings, load_settings
@@ -89,9 +89,9 @@ def _steps(place: Place) -> list[Step]:
         ("without key 1", lambda home: TrustStore(home).forget(_KEYS[1])),
         ("images", lambda home: RememberedPacks(home).remember([place.images], "tiny")),
         ("drive", lambda home: RememberedPacks(home).remember([place.drive], "other")),
-        ("point a", lambda home: SitePointFile(home).add(site_point(name="a"))),
-        ("point b", lambda home: SitePointFile(home).add(site_point(name="b"))),
-        ("without point a", lambda home: SitePointFile(home).remove("a", _PACK, "a" * 64)),
+        ("point a", lambda home: LocalPointFile(home).add(site_point(name="a"))),
+        ("point b", lambda home: LocalPointFile(home).add(site_point(name="b"))),
+        ("without point a", lambda home: LocalPointFile(home).remove("a", _PACK, "a" * 64)),
         ("pseudonyms", pseudonym_key),
     ]
 
@@ -117,7 +117,7 @@ def check_kept(place: Place, log: Log, end: str) -> None:
     settings, problems = load_settings(place.home / "settings.json")
     if problems:
         raise Lost(f"the settings cannot be read: {problems[0].text}")
-    trust, points = TrustStore(place.home), SitePointFile(place.home)
+    trust, points = TrustStore(place.home), LocalPointFile(place.home)
     keys = set(trust.trusted_key_dates())
     names = {point.name for point in points.all_points()}
     memory = RememberedPacks(place.home)

@@ -11,10 +11,10 @@ import pytest
 from fieldray.errors import StorageProblem
 from fieldray.packs.signing import TrustStore
 from fieldray.packs.site_choices import (
+    LOCAL_POINTS_FILE_NAME,
     REMEMBERED_PACKS_FILE_NAME,
-    SITE_POINTS_FILE_NAME,
+    LocalPointFile,
     RememberedPacks,
-    SitePointFile,
 )
 from fieldray.pipeline.constancy import ConstancyRecords
 from fieldray.settings import load_settings
@@ -48,13 +48,13 @@ def test_trusted_keys_with_an_unknown_field_are_refused_and_kept(tmp_path: Path)
 
 def test_local_operating_points_with_an_unknown_field_are_refused_and_kept(tmp_path: Path) -> None:
     point = json.loads(msgspec.json.encode(site_point(HASH)))
-    write(tmp_path / SITE_POINTS_FILE_NAME, [point])
-    assert len(SitePointFile(tmp_path).all_points()) == 1
-    write(tmp_path / SITE_POINTS_FILE_NAME, [point | {"of_the_future": 1}])
-    before = (tmp_path / SITE_POINTS_FILE_NAME).read_bytes()
+    write(tmp_path / LOCAL_POINTS_FILE_NAME, [point])
+    assert len(LocalPointFile(tmp_path).all_points()) == 1
+    write(tmp_path / LOCAL_POINTS_FILE_NAME, [point | {"of_the_future": 1}])
+    before = (tmp_path / LOCAL_POINTS_FILE_NAME).read_bytes()
     with pytest.raises(StorageProblem):
-        SitePointFile(tmp_path).all_points()
-    assert (tmp_path / SITE_POINTS_FILE_NAME).read_bytes() == before
+        LocalPointFile(tmp_path).all_points()
+    assert (tmp_path / LOCAL_POINTS_FILE_NAME).read_bytes() == before
 
 
 def test_unreadable_remembered_packs_count_as_none(tmp_path: Path) -> None:

@@ -288,12 +288,12 @@ def _audit(
 
 
 def _accept(report: AuditReport, options: argparse.Namespace, console: Console, model: Model | None) -> None:
-    from fieldray.packs.site_choices import SitePointFile
+    from fieldray.packs.site_choices import LocalPointFile
     from fieldray.pipeline.auditing import adopt_local_point
 
     today = datetime.date.today()
     point = adopt_local_point(
-        SitePointFile(data_folder()), report, name=options.accept_local, person=options.name, model=model, day=today
+        LocalPointFile(data_folder()), report, name=options.accept_local, person=options.name, model=model, day=today
     )
     console.print_line(
         f"Local operating point of {options.name.strip()} saved. To use it: --operating-point {point.name}"

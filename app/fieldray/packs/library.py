@@ -42,7 +42,7 @@ from fieldray.packs.naming import (
 )
 from fieldray.packs.reading import raising_fieldray_errors
 from fieldray.packs.signing import BUILTIN_LUNG_PACK, BUILTIN_PACK_HASHES, TrustStore
-from fieldray.packs.site_choices import SitePointFile
+from fieldray.packs.site_choices import LocalPointFile
 from fieldray.packs.verified import (
     LEGACY_MANIFEST,
     VerifiedManifest,
@@ -94,7 +94,7 @@ class PackLibrary:
         self._builtin_table = builtin_table
         self._builtin_ids = {name.rpartition("-")[0] for name in builtin_table}
         self.trust_store = TrustStore(home)
-        self.site_points = SitePointFile(home)
+        self.site_points = LocalPointFile(home)
 
     # ---- finding packs
 

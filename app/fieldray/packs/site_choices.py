@@ -38,7 +38,7 @@ from fieldray.typed_json import parse_json
 
 log = logging.getLogger(__name__)
 
-SITE_POINTS_FILE_NAME: Final = "site_points.json"
+LOCAL_POINTS_FILE_NAME: Final = "site_points.json"
 _LARGEST_BYTES: Final = 1 << 20
 REMEMBERED_PACKS_FILE_NAME: Final = "folders.json"
 _LARGEST_FOLDERS_BYTES: Final = 4 << 20
@@ -55,7 +55,7 @@ _COUNTED: Final[Mapping[Unit, tuple[str, str]]] = {
 }
 
 
-class SitePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class LocalOperatingPoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One local operating point as stored.
 
     name                      name without the prefix `local:`; `a-z`, `0-9` and hyphens
@@ -113,16 +113,16 @@ class SitePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         )
 
 
-class SitePointFile:
+class LocalPointFile:
     """The file of local operating points of one user.
 
     home  the user's data folder
     """
 
     def __init__(self, home: Path) -> None:
-        self.path = home / SITE_POINTS_FILE_NAME
+        self.path = home / LOCAL_POINTS_FILE_NAME
 
-    def all_points(self) -> tuple[SitePoint, ...]:
+    def all_points(self) -> tuple[LocalOperatingPoint, ...]:
         """Return all local operating points of this site, the oldest first.
 
         Raises StorageProblem for an unreadable file.
@@ -130,7 +130,7 @@ class SitePointFile:
         try:
             with self.path.open("rb") as file:
                 data = file.read(_LARGEST_BYTES + 1)
-            points = parse_json(data, tuple[SitePoint, ...])
+            points = parse_json(data, tuple[LocalOperatingPoint, ...])
             for point in points:
                 _ = point.operating_point  # raises ValueError for an invalid uncertain zone
             if len({point.key for point in points}) != len(points):
@@ -162,12 +162,12 @@ class SitePointFile:
         If the file of local operating points cannot be read, the problem is logged and the unchanged model is returned.
         """
         try:
-            return with_site_points(model, self.points_for(model))
+            return with_local_points(model, self.points_for(model))
         except StorageProblem as problem:
             log.warning("%s", problem.reason.text)
             return model
 
-    def add(self, point: SitePoint) -> None:
+    def add(self, point: LocalOperatingPoint) -> None:
         """Store a local operating point.
 
         Raises UsageProblem (site_point_name) for a name in use. Raises StorageProblem.
@@ -193,11 +193,11 @@ class SitePointFile:
                 raise UsageProblem(reason("site_point_unknown", name=name))
             self._write(kept)
 
-    def _write(self, points: Sequence[SitePoint]) -> None:
+    def _write(self, points: Sequence[LocalOperatingPoint]) -> None:
         write_atomically(self.path, msgspec.json.format(msgspec.json.encode(points), indent=2))
 
 
-def with_site_points(model: Model, points: tuple[OperatingPoint, ...]) -> Model:
+def with_local_points(model: Model, points: tuple[OperatingPoint, ...]) -> Model:
     """Return a model with these local operating points. Local operating points already in the model are removed.
 
     The pack's own points come first, so that a local point never becomes the default.

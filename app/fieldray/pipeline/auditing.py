@@ -43,7 +43,7 @@ from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.run import PackOfRun, StoredResult, pack_of_run
 from fieldray.errors import UsageProblem
 from fieldray.imaging.discover import discover
-from fieldray.packs.site_choices import SitePoint, SitePointFile, with_site_points
+from fieldray.packs.site_choices import LocalOperatingPoint, LocalPointFile, with_local_points
 from fieldray.paths import VERSION, translation_catalogue_paths
 from fieldray.pipeline.constancy import ConstancyRecords
 from fieldray.pipeline.run_warnings import drifts_of
@@ -196,7 +196,7 @@ def require_point_name(name: str, person: str) -> None:
 
 
 def adopt_local_point(
-    points: SitePointFile, report: AuditReport, *, name: str, person: str, model: Model | None, day: datetime.date
+    points: LocalPointFile, report: AuditReport, *, name: str, person: str, model: Model | None, day: datetime.date
 ) -> OperatingPoint:
     """Store an audit's proposed operating point among this site's local operating points. Returns the point.
 
@@ -217,7 +217,7 @@ def adopt_local_point(
         raise UsageProblem(reason("site_point_model", pack=subject.pack))
     require_point_name(name, person)
     sensitivity, specificity = proposal.sensitivity, proposal.specificity
-    point = SitePoint(
+    point = LocalOperatingPoint(
         name=name,
         label=proposal.label,
         model_sha256=subject.model_sha256,
@@ -241,7 +241,7 @@ def adopt_local_point(
 class Auditor:
     """Runs audits of stored runs for the desktop window, and stores local operating points of this site."""
 
-    def __init__(self, database: Path, points: SitePointFile) -> None:
+    def __init__(self, database: Path, points: LocalPointFile) -> None:
         self._database, self._points = database, points
 
     def audit(self, pack_in_run: PackOfRun, request: AuditRequest, *, model: Model | None) -> AuditReport:
@@ -255,7 +255,7 @@ class Auditor:
         """
         today = datetime.date.today()
         adopt_local_point(self._points, report, name=name, person=person, model=model, day=today)
-        return with_site_points(model, self._points.points_for(model))
+        return with_local_points(model, self._points.points_for(model))
 
     def save_report(self, folder: Path, report: AuditReport, *, language: str) -> tuple[Path, ...]:
         """Write an audit report as PDF and JSON into a folder. Returns the paths of the files.

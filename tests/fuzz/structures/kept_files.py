@@ -15,9 +15,9 @@ import msgspec
 
 from fieldray.audit.cases import labels_from_table
 from fieldray.packs.signing import TrustStore
+from fieldray.packs.site_choices import LOCAL_POINTS_FILE_NAME as POINTS
 from fieldray.packs.site_choices import REMEMBERED_PACKS_FILE_NAME as FOLDERS
-from fieldray.packs.site_choices import SITE_POINTS_FILE_NAME as POINTS
-from fieldray.packs.site_choices import RememberedPacks, SitePointFile
+from fieldray.packs.site_choices import LocalPointFile, RememberedPacks
 from fieldray.reports.outputs import is_own_report
 from fieldray.settings import SETTING_ROWS, load_settings
 from fieldray.store.rows import (
@@ -99,7 +99,7 @@ def _files() -> Mapping[str, _File]:
         _File("settings.json", {row.key: row.default for row in SETTING_ROWS} | {"newer": [1]}, _settings),
         _File(FOLDERS, remembered, lambda folder: RememberedPacks(folder).find([folder])),
         _File("pack_trust.json", trust, lambda folder: TrustStore(folder).trusted_key_dates()),
-        _File(POINTS, [point, point], lambda folder: SitePointFile(folder).all_points()),
+        _File(POINTS, [point, point], lambda folder: LocalPointFile(folder).all_points()),
         _File("archive.json", request, _requests),
         _File("merged.json", {"run": 3}, _merged),
         _File("journal.jsonl", event, _journal, is_lines=True),

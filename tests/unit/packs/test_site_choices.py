@@ -13,11 +13,11 @@ from fieldray.domain.pack_setup import set_up_pack
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.site_choices import (
+    LOCAL_POINTS_FILE_NAME,
     REMEMBERED_PACKS_FILE_NAME,
-    SITE_POINTS_FILE_NAME,
+    LocalPointFile,
     RememberedPack,
     RememberedPacks,
-    SitePointFile,
 )
 from packs_factory import make_pack, site_point
 from tiny_packs import fingerprint
@@ -56,7 +56,7 @@ def test_a_local_point_is_offered_only_with_its_own_model(library: PackLibrary, 
 
 
 def test_a_local_points_name_is_unique_per_model_and_can_be_removed(tmp_path: Path) -> None:
-    points = SitePointFile(tmp_path)
+    points = LocalPointFile(tmp_path)
     points.add(site_point("a" * 64))
     points.add(site_point("b" * 64))
     with pytest.raises(UsageProblem, match="already an operating point named ours"):
@@ -88,7 +88,7 @@ def test_a_damaged_file_of_local_points_disables_no_pack_and_is_reported(
     assert library.load(pack).manifest.operating_points == plain.manifest.operating_points
     assert [found.trust for found in library.candidates(pack.parent.parent)] == ["trusted"]
     why = library.site_points.problem()
-    assert why and SITE_POINTS_FILE_NAME in why.text and why.code == "site_points_unreadable"
+    assert why and LOCAL_POINTS_FILE_NAME in why.text and why.code == "site_points_unreadable"
     with pytest.raises(StorageProblem):  # and it is not overwritten
         library.site_points.add(site_point(plain.model_sha256))
     assert library.site_points.path.read_bytes() == content

@@ -21,7 +21,7 @@ from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.model import Model
 from fieldray.domain.run import PackOfRun, RunSpec, Verdict
 from fieldray.errors import UsageProblem
-from fieldray.packs.site_choices import SitePointFile, with_site_points
+from fieldray.packs.site_choices import LocalPointFile, with_local_points
 from fieldray.pipeline.auditing import AuditRequest, adopt_local_point, audit_run
 from fieldray.pipeline.export import ExportRequest, export_run
 from fieldray.pipeline.run_warnings import drifts_of, warnings_of_run
@@ -105,7 +105,7 @@ def test_without_the_pack_the_operating_points_of_the_run_are_audited(store: Res
     assert [at.point.name for at in report.audit.points] == [POINT.name]
     assert report.subject.label == "opacity"
     with pytest.raises(UsageProblem, match="needs the audited pack"):
-        adopt_local_point(SitePointFile(store.path.parent), report, name="a", person="P", model=None, day=DAY)
+        adopt_local_point(LocalPointFile(store.path.parent), report, name="a", person="P", model=None, day=DAY)
 
 
 def test_verdicts_serve_as_labels_and_a_run_without_any_is_refused(store: ResultStore, model: Model) -> None:
@@ -151,7 +151,7 @@ def test_an_adopted_proposal_is_offered_only_with_its_own_model(
         AuditRequest(label_source="folders", goal=ProposalGoal(sensitivity=0.9)),
         model=model,
     )
-    points = SitePointFile(tmp_path)
+    points = LocalPointFile(tmp_path)
     for name, person, said in (
         ("Our point", "P", "is not a valid name"),
         ("ours", "  ", "needs the name of the person"),
@@ -172,7 +172,7 @@ def test_an_adopted_proposal_is_offered_only_with_its_own_model(
         store.path,
         PackOfRun(run_id),
         AuditRequest(label_source="folders"),
-        model=with_site_points(model, points.points_for(model)),
+        model=with_local_points(model, points.points_for(model)),
     )
     at = again.audit.points[-1]
     assert at.point.is_local
@@ -247,7 +247,7 @@ def test_a_chosen_threshold_with_prices_is_planned_and_stored(store: ResultStore
     )
     assert sentences[1].startswith("Total cost: ")
     assert "Not assessed: 5 patients, 3 of them with the condition." in sentences[2]
-    point = adopt_local_point(SitePointFile(tmp_path), report, name="ours", person="A. P.", model=model, day=DAY)
+    point = adopt_local_point(LocalPointFile(tmp_path), report, name="ours", person="A. P.", model=model, day=DAY)
     assert point.threshold == 0.5
     with pytest.raises(UsageProblem, match="A cost must be a number"):
         audit_run(
