@@ -25,7 +25,7 @@ from fieldray.domain.model import (
 )
 from fieldray.packs.manifest import Input, LungCheck, LungFieldsManifest, LungOutputs
 from fieldray.packs.site_choices import LocalOperatingPoint
-from fieldray.packs.verified import manifest_file_entries, write_pack, write_pack_of_kind
+from fieldray.packs.verified import manifest_file_entries, write_pack, write_pack_of_any_kind
 
 MODEL_BYTES = b"TFL3" + bytes(range(256)) * 8
 
@@ -124,7 +124,7 @@ def make_lung_fields(
         metrics={},
     )
     changed = msgspec.structs.replace(description, **changes)
-    return write_pack_of_kind(folder, manifest=changed, contents=contents, key=key(key_number))
+    return write_pack_of_any_kind(folder, manifest=changed, contents=contents, key=key(key_number))
 
 
 def site_point(model_sha256: str = "a" * 64, **changes: object) -> LocalOperatingPoint:

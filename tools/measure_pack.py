@@ -27,7 +27,7 @@ from fieldray.errors import FieldrayError
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.manifest import parse_manifest
 from fieldray.packs.signing import load_or_create_key
-from fieldray.packs.verified import manifest_file_entries, read_pack, write_pack_of_kind
+from fieldray.packs.verified import manifest_file_entries, read_pack, write_pack_of_any_kind
 from fieldray.typed_json import to_type
 from fieldray_adapt.data.dataset import label_targets
 from fieldray_adapt.data.image_set import read_rows, rows_digest
@@ -169,7 +169,7 @@ def measure(recipe: ClassifierRecipe, pack: Path, version: str, key: Path, *, th
     names = {role: file["name"] for role, file in document["files"].items()}
     contents = {role: whole.file_contents[name] for role, name in names.items()} | {"card": card.encode()}
     document["files"] = {role: to_builtins(file) for role, file in manifest_file_entries(contents).items()}
-    return write_pack_of_kind(
+    return write_pack_of_any_kind(
         recipe.packs_folder,
         manifest=parse_manifest(json.dumps(document).encode()),
         contents=contents,

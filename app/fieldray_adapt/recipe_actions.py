@@ -18,7 +18,7 @@ from fieldray.domain.model import Model
 from fieldray.errors import UsageProblem
 from fieldray.inference.backend import BackendKind, BackendOptions, known_backend_kinds, run_self_test
 from fieldray.packs import signing
-from fieldray.packs.verified import manifest_file_entries, read_pack, require_classifier, write_pack_of_kind
+from fieldray.packs.verified import manifest_file_entries, read_pack, require_classifier, write_pack_of_any_kind
 from fieldray.reasons import reason
 from fieldray.typed_json import to_type
 from fieldray_adapt.data.dataset import DATA_STEP, describe_left_out_images, find_data_problems
@@ -262,7 +262,7 @@ def compile_pack(
     parent = output_folder or folder.resolve().parent
     with remove_on_failure(signing_key, parent):
         owner = signing.load_or_create_key(signing_key)
-        return write_pack_of_kind(parent, manifest=description, contents=contents, key=owner)
+        return write_pack_of_any_kind(parent, manifest=description, contents=contents, key=owner)
 
 
 def _signer(signing_key: Path, data: bytes) -> str:

@@ -277,10 +277,10 @@ def write_pack(
     description = classifier_manifest(
         manifest, files=manifest_file_entries(contents), golden_tolerance=golden.tolerance if golden else None
     )
-    return write_pack_of_kind(folder, manifest=description, contents=contents, key=key)
+    return write_pack_of_any_kind(folder, manifest=description, contents=contents, key=key)
 
 
-def write_pack_of_kind(
+def write_pack_of_any_kind(
     folder: Path, *, manifest: PackManifest, contents: Mapping[str, bytes], key: Ed25519PrivateKey
 ) -> Path:
     """Write and sign a pack of any kind as `folder`/<id>-<version>/, and return that path.

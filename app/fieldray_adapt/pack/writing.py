@@ -26,7 +26,7 @@ from fieldray.packs.verified import (
     manifest_file_entries,
     read_verified_manifest,
     require_intact_pack,
-    write_pack_of_kind,
+    write_pack_of_any_kind,
 )
 from fieldray.typed_json import to_type
 from fieldray_adapt.evaluation.figures import (
@@ -101,7 +101,7 @@ def write_recipe_pack(
     )
     with remove_on_failure(recipe.signing_key, recipe.packs_folder):
         key = load_or_create_key(recipe.signing_key)
-        folder = write_pack_of_kind(recipe.packs_folder, manifest=whole, contents=contents, key=key)
+        folder = write_pack_of_any_kind(recipe.packs_folder, manifest=whole, contents=contents, key=key)
     return dict(to_builtins(written_pack_facts(folder)))
 
 
