@@ -51,7 +51,7 @@ def test_the_audit_is_requested_as_chosen_and_its_figures_are_shown(desk: Desk, 
     assert model is desk.bench.screening.run_models[0]
     assert (request.label_source, request.positive_classes) == (Path("/labels.csv"), ("tb", "mass"))
     assert (request.prevalence, request.goal.sensitivity) == (pytest.approx(0.025), 0.95)
-    assert (request.unit, request.referral_rule) == (None, "above")
+    assert (request.counted_unit, request.referral_rule) == (None, "above")
     text = texts(page)
     assert "Area under the ROC curve (AUC)" in text
     assert "in the reference (earlier images of this folder)" in text

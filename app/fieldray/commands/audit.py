@@ -220,7 +220,7 @@ def _request(options: argparse.Namespace) -> AuditRequest:
         column_names={name: column for name, column in given.items() if column},
         label_code=options.label,
         prevalence=options.prevalence,
-        unit=options.by,
+        counted_unit=options.by,
         referral_rule=options.refer,
         goal=wanted,
         prices=ScreeningPrices(**prices) if prices else None,
@@ -230,11 +230,11 @@ def _request(options: argparse.Namespace) -> AuditRequest:
 
 def _require_all(options: argparse.Namespace, request: AuditRequest) -> None:
     """Raise UsageProblem for each wrong option that can be found before the screening, which may take hours."""
-    from fieldray.pipeline.auditing import require_point_name, require_usable_request
+    from fieldray.pipeline.auditing import require_local_point_name, require_usable_request
     from fieldray.reports.audit_files import require_writable_audit_files
 
     if options.accept_local:
-        require_point_name(options.accept_local, options.name)
+        require_local_point_name(options.accept_local, options.name)
     require_writable_audit_files(Path(options.json) if options.json not in (None, "-") else None, options.out)
     require_usable_request(request, options.paths)
 

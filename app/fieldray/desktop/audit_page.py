@@ -149,7 +149,7 @@ class AuditPage(Page):
                 label_source=self._table if choice == "table" and self._table else choice,
                 positive_classes=tuple(name.strip() for name in self.positive.text().split(",") if name.strip()),
                 prevalence=None if prevalence is None else prevalence / 100,
-                unit=self.unit.currentData(),
+                counted_unit=self.unit.currentData(),
                 referral_rule=self.refers.currentData(),
                 goal=ProposalGoal(sensitivity=self.sensitivity.value() / 100, threshold=threshold),
                 prices=None

@@ -78,7 +78,7 @@ class AuditRequest:
     positive_classes: tuple[str, ...] = ()
     column_names: Mapping[str, str] = field(default_factory=dict)
     label_code: str | None = None
-    unit: Unit | None = None
+    counted_unit: Unit | None = None
     referral_rule: ReferralRule = "above"
     prevalence: float | None = None
     goal: ProposalGoal = field(default_factory=ProposalGoal)
@@ -100,7 +100,7 @@ def audit_run(database: Path, pack_in_run: PackOfRun, request: AuditRequest, *, 
         label = _label(judged, request.label_code, model)
         reference = _reference(judged, request, label)
         cases = list(make_cases(judged.results(), reference, label=label))
-        unit = request.unit or ("patient" if any(case.has_known_patient for case in cases) else "image")
+        unit = request.counted_unit or ("patient" if any(case.has_known_patient for case in cases) else "image")
         rule = CountingRule(unit=unit, refers=request.referral_rule)
         points = _points(judged, label, model)
         found = compute_audit(cases, points, rule=rule, prevalence=request.prevalence, readers=reference.reader_labels)
@@ -184,7 +184,7 @@ def require_usable_request(request: AuditRequest, paths: Sequence[Path] = ()) ->
         _labels_of(request, [ref for ref in discover(paths, is_own_report=is_own_report) if not _is_none(ref.problem)])
 
 
-def require_point_name(name: str, person: str) -> None:
+def require_local_point_name(name: str, person: str) -> None:
     """Raise UsageProblem if a name of a local operating point is invalid, or a person's name is missing.
 
     person  the person who accepts the operating point
@@ -215,7 +215,7 @@ def adopt_local_point(
     its = model and (model.pack_name, model.model_sha256)
     if model is None or its != (subject.pack, subject.model_sha256) or model.trust == "legacy":
         raise UsageProblem(reason("site_point_model", pack=subject.pack))
-    require_point_name(name, person)
+    require_local_point_name(name, person)
     sensitivity, specificity = proposal.sensitivity, proposal.specificity
     point = LocalOperatingPoint(
         name=name,

@@ -81,7 +81,10 @@ def test_labels_by_folder_give_the_figures_of_scikit_learn(store: ResultStore, m
     outcomes = collection(model)
     run_id = keep(store.path, outcomes, spec=spec(model))
     report = audit_run(
-        store.path, PackOfRun(run_id), AuditRequest(label_source="folders", unit="image", prevalence=0.1), model=model
+        store.path,
+        PackOfRun(run_id),
+        AuditRequest(label_source="folders", counted_unit="image", prevalence=0.1),
+        model=model,
     )
     scored = [one for one in outcomes if isinstance(one, ScreenedOutcome)]
     truth = [one.ref.path.parent.name == "abnormal" for one in scored]
@@ -125,7 +128,9 @@ def test_images_that_a_table_does_not_name_are_left_out(store: ResultStore, mode
     lines = ["file,label,patient", *(f"{one.ref.path.name},{one.ref.path.parent.name},X" for one in outcomes[:30])]
     table = tmp_path / "labels.csv"
     table.write_text("\n".join(lines))
-    report = audit_run(store.path, PackOfRun(run_id), AuditRequest(label_source=table, unit="image"), model=model)
+    report = audit_run(
+        store.path, PackOfRun(run_id), AuditRequest(label_source=table, counted_unit="image"), model=model
+    )
     assert (report.audit.image_count, report.audit.patient_count) == (30, 1)
     assert report.subject.label_source == str(table)
 
@@ -187,7 +192,7 @@ def test_a_run_is_compared_with_another_run_of_the_same_images(store: ResultStor
     report = audit_run(
         store.path,
         PackOfRun(first),
-        AuditRequest(label_source="folders", unit="image", compared_pack=PackOfRun(second)),
+        AuditRequest(label_source="folders", counted_unit="image", compared_pack=PackOfRun(second)),
         model=model,
     )
     paired = report.pack_comparison
@@ -363,7 +368,9 @@ def test_an_audit_uses_the_packs_class_names_and_names_overruled_images(store: R
     run_id = keep(store.path, outcomes, spec=spec(model))
     named = {"abnormal": {"en": "Signs of it", "uk": "Ознаки"}, "normal": {"en": "None found", "uk": "Не виявлено"}}
     own = dataclasses.replace(model, manifest=dataclasses.replace(model.manifest, class_names=named))
-    report = audit_run(store.path, PackOfRun(run_id), AuditRequest(label_source="folders", unit="image"), model=own)
+    report = audit_run(
+        store.path, PackOfRun(run_id), AuditRequest(label_source="folders", counted_unit="image"), model=own
+    )
     words = AuditText(report, Translator("uk"))
     assert {row[4] for row in words.misclassified_table().rows} >= {"Не виявлено", "Невизначено"}
     assert any("Ознаки" in figure.name for figure in words.figure_rows())
