@@ -23,7 +23,7 @@ from fieldray.imaging.discover import HasResultsOfFile
 from fieldray.imaging.source import FileStamper
 from fieldray.paths import DATABASE_NAME
 from fieldray.pipeline.batch import Batch
-from fieldray.pipeline.batch_ports import BatchPorts, RunPack
+from fieldray.pipeline.batch_ports import BatchPack, BatchPorts
 from fieldray.pipeline.run_recorder import open_store
 from fieldray.pipeline.statistics import InferenceStatistics
 from fieldray.store.database import pictures_path
@@ -114,7 +114,7 @@ class Place:
         stamping = _Stamping()
         ports = BatchPorts(
             spec=self.spec,
-            packs=[RunPack(spec=self.spec.packs[0], check_header=lambda header: None)],
+            packs=[BatchPack(spec=self.spec.packs[0], check_header=lambda header: None)],
             discover=lambda is_known: (ref for ref in self.refs() if not stamping.is_known(ref, is_known)),
             estimate_count=lambda gives_up: len(NAMES),
             hash_file=lambda ref: (outcome_of(ref).facts.content_sha256, stamping.of(ref)),

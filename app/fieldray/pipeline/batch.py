@@ -28,7 +28,7 @@ from fieldray.errors import Cancelled, FieldrayError, StorageProblem, reason_of_
 from fieldray.imaging.discover import count_files, discover
 from fieldray.imaging.source import FileStamper
 from fieldray.inference.engine import Engine
-from fieldray.pipeline.batch_ports import BatchOptions, BatchPorts, RunPack, run_spec
+from fieldray.pipeline.batch_ports import BatchOptions, BatchPack, BatchPorts, run_spec
 from fieldray.pipeline.run_recorder import ResultsByContent, ResultsByStamp, RunRecorder, image_events, open_store
 from fieldray.pipeline.screen import screen_with_packs
 from fieldray.pipeline.statistics import InferenceStatistics, RateLimiter, RunSpeed
@@ -503,7 +503,7 @@ def make_batch(
     search = partial(discover, list_members=workers.zip_members, is_own_report=is_own_report)
     ports = BatchPorts(
         spec=run_spec(paths, setups),
-        packs=[RunPack.from_setup(setup, database) for setup in setups],
+        packs=[BatchPack.from_setup(setup, database) for setup in setups],
         discover=partial(watch.new_images, search, wait=cancelled.wait)
         if watch
         else lambda is_known: search(paths, is_known=is_known, notify=noticed.append),

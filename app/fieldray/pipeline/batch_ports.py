@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class RunPack:
+class BatchPack:
     """One of the packs that screen the images of a run.
 
     spec                      description of the pack, as stored with the run
@@ -119,7 +119,7 @@ class BatchPorts:
     """
 
     spec: RunSpec
-    packs: Sequence[RunPack]
+    packs: Sequence[BatchPack]
     discover: Callable[[HasResultsOfFile], Iterator[ImageRef | None]]
     estimate_count: Callable[[Callable[[], bool]], int]
     hash_file: Callable[[ImageRef], tuple[str, bytes]]

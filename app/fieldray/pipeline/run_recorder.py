@@ -51,7 +51,7 @@ from fieldray.workers.pool import PoolClosed
 
 if TYPE_CHECKING:
     from fieldray.pipeline.batch_ports import BatchPorts
-from fieldray.pipeline.batch_ports import RunPack
+from fieldray.pipeline.batch_ports import BatchPack
 
 
 def open_store(database: Path, publish: Publish) -> ResultStore:
@@ -249,7 +249,7 @@ class ResultsByContent:
         found = (self._outcome(pack, ref, content_sha256) for pack in packs)
         return [one and replace(one, facts=replace(one.facts, file_stamp=stamp)) for one in found]
 
-    def _outcome(self, pack: RunPack, ref: ImageRef, content_sha256: str) -> Outcome | None:
+    def _outcome(self, pack: BatchPack, ref: ImageRef, content_sha256: str) -> Outcome | None:
         last = _ANY_ANSWER if self.ports.watch else self.last_result_id
         with self._lock:
             known = self.query.reusable_outcome(
@@ -285,7 +285,7 @@ class ResultsByStamp:
         self,
         query: ResultQuery,
         run_id: int,
-        packs: Sequence[RunPack],
+        packs: Sequence[BatchPack],
         *,
         stamps: FileStamper,
         hand_over: Callable[[ReusedResults], None],
@@ -338,7 +338,7 @@ class ResultsByStamp:
             self._hand_over(ReusedResults(images, [[result_id for _, result_id in pack] for pack in by_pack]))
 
 
-def _packs_with_equal_key(known: Sequence[Run], wanted: RunPack) -> list[PackOfRun]:
+def _packs_with_equal_key(known: Sequence[Run], wanted: BatchPack) -> list[PackOfRun]:
     """Return the packs of earlier runs whose results can be reused for a pack, in the order of the runs.
 
     Such a pack has an equal model and reusable settings.

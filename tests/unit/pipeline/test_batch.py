@@ -24,7 +24,7 @@ from fieldray.domain.run import Event, ImageDone, PackOfRun, Progress, RunChange
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.imaging.quality import check_header
 from fieldray.pipeline.batch import Batch
-from fieldray.pipeline.batch_ports import BatchPorts, RunPack
+from fieldray.pipeline.batch_ports import BatchPack, BatchPorts
 from fieldray.pipeline.export import ExportRequest, export_run
 from fieldray.pipeline.screen import screen_image
 from fieldray.pipeline.statistics import InferenceStatistics
@@ -90,7 +90,7 @@ class Run:
 
         ports = BatchPorts(
             spec=SPEC,
-            packs=[RunPack(spec=SPEC.packs[0], check_header=accepts, find_warnings=warnings)],
+            packs=[BatchPack(spec=SPEC.packs[0], check_header=accepts, find_warnings=warnings)],
             discover=lambda is_known: discover() if discover else iter(refs(names)),
             estimate_count=lambda gives_up: count() if count else len(names),
             hash_file=self.readers.hash_file,

@@ -25,7 +25,7 @@ from fieldray.domain.run import Event, ImageDone, ResultsTakenOver, ResumeOption
 from fieldray.imaging.source import FileStamper
 from fieldray.imaging.whole_file import hash_file, read_bytes_and_state
 from fieldray.pipeline.batch import Batch, make_batch
-from fieldray.pipeline.batch_ports import BatchOptions, BatchPorts, RunPack
+from fieldray.pipeline.batch_ports import BatchOptions, BatchPack, BatchPorts
 from fieldray.pipeline.run_recorder import ResultsByContent
 from fieldray.reasons import reason
 from fieldray.store.deletion import delete_runs
@@ -374,7 +374,7 @@ def test_a_cancelled_hashing_ends_the_look_up(tmp_path: Path) -> None:
 
     ports = BatchPorts(
         spec=run_spec(),
-        packs=[RunPack(spec=pack_spec(), check_header=lambda _: None)],
+        packs=[BatchPack(spec=pack_spec(), check_header=lambda _: None)],
         discover=lambda _: iter(()),
         estimate_count=lambda _: 0,
         hash_file=given_up,
