@@ -364,7 +364,7 @@ def _write(
 # Only one thread of a process runs Python at a time, and C code that lays out a page or scales an image may block the
 # others for a tenth of a second. The process has a low priority, so that it does not slow other work.
 
-SERVICE: Final = "fieldray.pipeline.export:handle"
+EXPORT_SERVICE: Final = "fieldray.pipeline.export:handle"
 _LONGEST_S: Final = 30 * 24 * 3600.0  # no real limit: only a person ends an export
 _STEPS: Final = 50  # maximum number of progress reports (see `processes.child`)
 
@@ -380,8 +380,8 @@ class ExportCall:
     spec: RunSpec | None
     language: str
     includes_patient_names: bool
-    decimal_comma: bool
-    reader: str
+    uses_decimal_comma: bool
+    reader_name: str
     pairs: tuple[ComparisonRecord, ...]
     packs: tuple[Model, ...]
     settings: Mapping[str, Value]
@@ -399,7 +399,7 @@ class ExportResult:
     notes: tuple[Reason, ...]
 
 
-EXPORT: Final = ChildFunction("export", ExportCall, ExportResult)
+EXPORT_CHILD_FUNCTION: Final = ChildFunction("export", ExportCall, ExportResult)
 
 
 def export_in_child(
@@ -428,14 +428,16 @@ def export_in_child(
         spec=request.spec,
         language=options.language,
         includes_patient_names=options.names_people,
-        decimal_comma=options.uses_decimal_comma,
-        reader=options.reader_name,
+        uses_decimal_comma=options.uses_decimal_comma,
+        reader_name=options.reader_name,
         pairs=options.prior_comparisons,
         packs=tuple(map(_for_reports, request.packs)),
         settings={row.key: settings[row.key] for row in SETTING_ROWS},
     )
     try:
-        done = EXPORT.run_in_child(child or Child(SERVICE), order, progress=progress, timeout_s=_LONGEST_S)
+        done = EXPORT_CHILD_FUNCTION.run_in_child(
+            child or Child(EXPORT_SERVICE), order, progress=progress, timeout_s=_LONGEST_S
+        )
     finally:
         remove_unfinished_files(request.folder)  # a killed process leaves incomplete files
     for one in done.notes:
@@ -472,8 +474,8 @@ def _export(order: ExportCall) -> ExportResult:
         options=ReportOptions(
             language=order.language,
             names_people=order.includes_patient_names,
-            uses_decimal_comma=order.decimal_comma,
-            reader_name=order.reader,
+            uses_decimal_comma=order.uses_decimal_comma,
+            reader_name=order.reader_name,
             prior_comparisons=order.pairs,
         ),
     )
@@ -486,4 +488,4 @@ def _export(order: ExportCall) -> ExportResult:
     return ExportResult(written_paths=written, notes=tuple(notes))
 
 
-handle: Final = make_message_handler((EXPORT, _export))
+handle: Final = make_message_handler((EXPORT_CHILD_FUNCTION, _export))

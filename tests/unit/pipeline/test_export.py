@@ -20,7 +20,7 @@ from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import data_folder
 from fieldray.persistence import temporary_path, write_new_file
-from fieldray.pipeline.export import SERVICE, ExportRequest, export_in_child, export_run
+from fieldray.pipeline.export import EXPORT_SERVICE, ExportRequest, export_in_child, export_run
 from fieldray.processes.child import Child
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import Exporter, ReportOptions, StoredRun, exporters, pseudonym, pseudonym_key
@@ -324,7 +324,7 @@ def test_a_lost_export_process_is_reported(tmp_path: Path, database: Path) -> No
 
 
 def test_unfinished_files_of_a_lost_process_are_removed(tmp_path: Path, database: Path) -> None:
-    out, child = tmp_path / "out", Child(SERVICE)
+    out, child = tmp_path / "out", Child(EXPORT_SERVICE)
 
     def progress(_done: int, _total: int) -> None:
         out.mkdir(exist_ok=True)
