@@ -29,7 +29,7 @@ from fieldray.imaging.discover import count_files, discover
 from fieldray.imaging.source import FileStamper
 from fieldray.inference.engine import Engine
 from fieldray.pipeline.batch_ports import BatchOptions, BatchPack, BatchPorts, run_spec
-from fieldray.pipeline.run_recorder import ResultsByContent, ResultsByStamp, RunRecorder, image_events, open_store
+from fieldray.pipeline.run_recorder import ResultsByContent, ResultsByFileStamp, RunRecorder, image_events, open_store
 from fieldray.pipeline.screen import screen_with_packs
 from fieldray.pipeline.statistics import InferenceStatistics, RateLimiter, RunSpeed
 from fieldray.reasons import Reason, reason
@@ -430,11 +430,11 @@ class Batch:
         if self.is_cancelled:
             raise Cancelled
 
-    def _by_stamp(self, query: ResultQuery) -> ResultsByStamp | None:
+    def _by_stamp(self, query: ResultQuery) -> ResultsByFileStamp | None:
         """Return an object that recognises unchanged files; None if the run reuses no results by stamp."""
         if self._ports.resume_options.verifies_content or not self._by_content:
             return None
-        return ResultsByStamp(query, self.run_id, self._ports.packs, stamps=self._stamps, hand_over=self._hand_over)
+        return ResultsByFileStamp(query, self.run_id, self._ports.packs, stamps=self._stamps, hand_over=self._hand_over)
 
     def _hand_over(self, reused: ReusedResults) -> None:
         self._going.wait()

@@ -131,7 +131,7 @@ class RunRecorder:
             counts.reused_by_sample += len(rows)
         return ResultsTakenOver(run_id=self.run_id, row_ids=rows, result_counts=kinds)
 
-    def end_run(self, store: ResultStore, state: RunState, why: Reason | None) -> tuple[Notes, tuple[Notes, ...]]:
+    def end_run(self, store: ResultStore, state: RunState, why: Reason | None) -> tuple[RunNotes, tuple[RunNotes, ...]]:
         """Store the end of the run, with its state and the reason for a failure.
 
         why  the reason if the run failed, or None
@@ -145,7 +145,7 @@ class RunRecorder:
         notes = (reason("not_present", count=missing),) if missing else ()
         return (*self._most_failed(), *notes), tuple(counts.notes for counts in self._packs)
 
-    def _most_failed(self) -> Notes:
+    def _most_failed(self) -> RunNotes:
         """Return a note with the most frequent reason for failures, if most files of the run failed; else no note."""
         failed, number = self._failures.total(), self._packs[0].images
         if failed < _MIN_FAILED or 2 * failed <= number:
@@ -162,7 +162,7 @@ class RunRecorder:
         self._last_row, self._saved = max(new, default=self._last_row), self._saved + len(new)
 
 
-Notes = tuple[Reason, ...]
+RunNotes = tuple[Reason, ...]
 
 
 @dataclass(eq=False, slots=True)
@@ -192,7 +192,7 @@ class _PackCounts:
             self.read_first += kind.legacy_model_read_first_count
 
     @property
-    def notes(self) -> Notes:
+    def notes(self) -> RunNotes:
         taken_over = self.reused_by_sample + self.reused_by_content
         taken = {"count": taken_over, "sampled": self.reused_by_sample, "whole": self.reused_by_content}
         return (
@@ -273,7 +273,7 @@ class ResultsByContent:
         return replace(known, ref=replace(ref, correction=known.ref.correction))
 
 
-class ResultsByStamp:
+class ResultsByFileStamp:
     """Recognises by stamps the files that are unchanged since an earlier run, and collects their results.
 
     Only the thread that searches for images uses this object.
