@@ -24,7 +24,7 @@ _MEMORY_EVERY_S: Final = 2.0  # a measurement takes a hundredth of a second
 
 _CPU_EVERY_S: Final = 0.25  # the system counts in hundredths of a second, so shorter intervals are inexact
 
-LoadMeasurement = tuple[float | None, float]
+CpuPercentAndMemoryMb = tuple[float | None, float]
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ class InferenceStatistics:
     load  function that returns the load of the computer: CPU percent and memory in MB
     """
 
-    def __init__(self, *, load: Callable[[], LoadMeasurement] | None = None) -> None:
+    def __init__(self, *, load: Callable[[], CpuPercentAndMemoryMb] | None = None) -> None:
         self._load = load or MachineLoad().measure
         self._lock = threading.Lock()
         self._by_backend: dict[BackendName, _Latencies] = {}
@@ -121,7 +121,7 @@ class MachineLoad:
         self._since_s, self._cpu_due_s = self._times(), _CPU_EVERY_S * (psutil.cpu_count() or 1)
         self._cpu_percent: float | None = None
 
-    def measure(self) -> LoadMeasurement:
+    def measure(self) -> CpuPercentAndMemoryMb:
         """Return the CPU load (percent of all cores; None at first) and the memory in MB.
 
         Memory is measured every two seconds. Between measurements, the last value is returned.
