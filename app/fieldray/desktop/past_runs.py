@@ -115,7 +115,7 @@ class PastRuns(RunOperations):
     def refresh(self) -> None:
         """Read the list of past runs from the results database again."""
         self._ask(lambda history: history.runs(), self._listed)
-        self._ask(lambda history: history.quality_by_day(), partial(setattr, self, "quality_note_counts_by_day"))
+        self._ask(lambda history: history.image_quality_by_day(), partial(setattr, self, "quality_note_counts_by_day"))
 
     def open(self, run_id: int, *, row_id: int = 0) -> None:
         """Show a stored run in the window.

@@ -108,7 +108,7 @@ class History:
         """Return the runs that match a filter with their counts, the newest run first."""
         return tuple(found for found in self.run_query(HistoryQuery.run_summaries) if wanted.accepts(found))
 
-    def quality_by_day(self) -> dict[str, Counter[str]]:
+    def image_quality_by_day(self) -> dict[str, Counter[str]]:
         """Return the number of images with each note on image quality, by day, for the last 31 days.
 
         The format is that of `HistoryQuery.quality_by_day`.
@@ -123,13 +123,15 @@ class History:
         run = self.run_query(lambda query: query.run(run_id))
         return run, tuple(find_used_pack(pack, models) for pack in run.spec.packs)
 
-    def warnings(self, run: Run, position: int, model: Model | None) -> tuple[Reason, ...]:
+    def warnings(self, run: Run, pack_position: int, model: Model | None) -> tuple[Reason, ...]:
         """Return warnings about a pack's results in a run as a whole. Takes seconds for a million images.
 
         position  position of the pack in the run
         model     the loaded pack; None if the pack is not available
         """
-        return self.run_query(lambda query: warnings_of_run(query, run, position, model.manifest if model else None))
+        return self.run_query(
+            lambda query: warnings_of_run(query, run, pack_position, model.manifest if model else None)
+        )
 
     def compare(self, first: PackOfRun, second: PackOfRun) -> RunComparison:
         """Compare the results of two packs image by image. Both packs may belong to one run.
