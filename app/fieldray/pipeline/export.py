@@ -110,7 +110,7 @@ def export_run(
         done, total = itertools.count(), len(chosen) * sum(sum(pack.counts.values()) for pack in stored.packs)
         paths, captures = [folder / f"{_name(run)}{exporter.suffix}" for exporter in chosen], frozenset[int]()
         for exporter, path in sorted(zip(chosen, paths, strict=True), key=lambda pair: pair[0].name != _CAPTURES):
-            answers = (answer for image in query.images_in_order(request.run_id) for answer in image.results)
+            answers = (answer for image in query.images_in_work_list_order(request.run_id) for answer in image.results)
             results = _with_progress(answers, lambda: progress(next(done), total))
             _write_one(exporter, path, replace(stored, results=results, capture_numbers=captures), note)
             if exporter.name == _CAPTURES and path.exists():

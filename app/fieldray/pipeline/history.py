@@ -113,7 +113,7 @@ class History:
 
         The format is that of `HistoryQuery.quality_by_day`.
         """
-        return self.run_query(lambda query: query.quality_by_day(since_s=time.time() - 31 * 86_400))
+        return self.run_query(lambda query: query.image_quality_by_day(since_s=time.time() - 31 * 86_400))
 
     def open(self, run_id: int, *, models: Sequence[Model] = ()) -> RunWithPacks:
         """Return a run with its packs, for display of its work list. Raises UsageProblem (history_no_run).
@@ -143,7 +143,7 @@ class History:
         with HistoryQuery(self._database) as query, query.snapshot():
             before, after = query.run(first.run_id), query.run(second.run_id)
             packs = pack_of_run(before, first.position), pack_of_run(after, second.position)
-            answers = (query.result_briefs(one.run_id, position=one.position) for one in (first, second))
+            answers = (query.result_briefs(one.run_id, pack_position=one.position) for one in (first, second))
             found = compare_runs(
                 before, next(answers), after, next(answers), pack_positions=(first.position, second.position)
             )

@@ -50,7 +50,7 @@ def warnings_of_run(query: HistoryQuery, run: Run, position: int, manifest: Mani
     position  position of the pack in the run
     manifest  the manifest of the pack; with None, there is no warning about other patients
     """
-    shared = query.count_shared_instances(run.run_id, position=position)
+    shared = query.count_duplicate_instance_uids(run.run_id, pack_position=position)
     notes = (reason("instances_shared", count=shared),) if shared else ()
     if manifest is None:
         return notes

@@ -334,7 +334,7 @@ class HistoryQuery(ResultQuery):
             for run in self.runs()
         )
 
-    def quality_by_day(self, *, since_s: float) -> dict[str, Counter[str]]:
+    def image_quality_by_day(self, *, since_s: float) -> dict[str, Counter[str]]:
         """Return counts of each day with results, by date (ISO 8601, local time), the newest day first.
 
         A day's counter has the number of "images", and the number of images with each note on image quality, by the
@@ -349,7 +349,7 @@ class HistoryQuery(ResultQuery):
             days.setdefault(row["day"], Counter()).update(dict.fromkeys(codes, row["number"]))
         return days
 
-    def result_briefs(self, run_id: int, *, position: int | None = None) -> Iterator[ResultBrief]:
+    def result_briefs(self, run_id: int, *, pack_position: int | None = None) -> Iterator[ResultBrief]:
         """Yield the results of a run without large columns, in the order of the work list.
 
         Results of an image are adjacent.
@@ -359,7 +359,7 @@ class HistoryQuery(ResultQuery):
         for page in self._pages(run_id):
             of_image = defaultdict[int, list[ResultBrief]](list)
             for brief in self._convert(result_brief_of, self._all(_BRIEFS, json.dumps(list(page)))):
-                if position in (None, brief.pack_position):
+                if pack_position in (None, brief.pack_position):
                     of_image[brief.row_id].append(brief)
             for row_id in page:
                 yield from of_image[row_id]
@@ -376,7 +376,7 @@ class HistoryQuery(ResultQuery):
         ends = inside, inside + _SEPARATOR, inside + _AFTER_SEPARATOR
         return self._convert(image_tally_of, self._all(_TALLIES, inside, *ends, since_s, until_s))
 
-    def images_in_order(self, run_id: int) -> Iterator[StoredImage]:
+    def images_in_work_list_order(self, run_id: int) -> Iterator[StoredImage]:
         """Yield the images of a run in the order of its work list, the most urgent image first.
 
         An image of an earlier day than its patient's newest image comes last, and is marked as an earlier image.
@@ -398,7 +398,7 @@ class HistoryQuery(ResultQuery):
             some = positions[start : start + _POSITIONS_PER_QUERY]
             yield dict(zip(row_ids[some].tolist(), is_earlier[some].tolist(), strict=True))
 
-    def count_shared_instances(self, run_id: int, *, position: int = 0) -> int:
+    def count_duplicate_instance_uids(self, run_id: int, *, pack_position: int = 0) -> int:
         """Return how many files of a run share a SOP Instance UID with another file that has different pixels.
 
         Files with equal pixels in another compression are not counted. Pixels count as equal if median grey and score
@@ -417,7 +417,7 @@ class HistoryQuery(ResultQuery):
                         FROM images JOIN answers ON answers.image_id = images.id AND position = ?
                         WHERE images.id IN (SELECT value FROM json_each(?)) GROUP BY {uid}, frame
                         HAVING max(grey) - min(grey) > 1 OR max(score) - min(score) > 0.02) WHERE files > 1"""
-        return int(self._all(query, position, json.dumps(repeated))[0]["files"])
+        return int(self._all(query, pack_position, json.dumps(repeated))[0]["files"])
 
     def drift_samples(self, pack_in_run: PackOfRun, *, limit: int) -> tuple[DriftSample, ...]:
         """Return the values by which drift is measured, from the results of one pack in a run.
@@ -428,7 +428,7 @@ class HistoryQuery(ResultQuery):
         query = f"{_SAMPLES} AND answers.run_id = ? AND position = ? ORDER BY image_id LIMIT ?"
         return self._convert(drift_sample_of, self._all(query, *pack_in_run, limit))
 
-    def earlier_drift_samples(self, run: Run, position: int, *, limit: int) -> tuple[DriftSample, ...]:
+    def earlier_drift_samples(self, run: Run, pack_position: int, *, limit: int) -> tuple[DriftSample, ...]:
         """Return the values by which drift is measured, from earlier runs over the folders of a run.
 
         Only earlier runs with an equal model and equal settings are used. Images that the run itself contains are left
@@ -445,7 +445,7 @@ class HistoryQuery(ResultQuery):
                         WHERE model_sha256 = ? AND settings_hash = ? AND run_id < ?)
                     AND ({here}) AND {_IDENTITY} NOT IN (SELECT {_IDENTITY} FROM images WHERE run_id = ?)
                     GROUP BY {_IDENTITY} ORDER BY answers.id DESC LIMIT ?"""
-        pack = run.spec.packs[position]
+        pack = run.spec.packs[pack_position]
         asked = pack.model_sha256, pack.settings_hash, run.run_id, *ends, run.run_id, limit
         return self._convert(drift_sample_of, self._all(query, *asked))
 

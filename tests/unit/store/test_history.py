@@ -81,13 +81,13 @@ def test_notes_on_image_quality_are_counted_by_day(store: ResultStore) -> None:
     change(store.path, "UPDATE images SET saved_s = saved_s - 200000 WHERE run_id = ?", run_id)
     change(store.path, "UPDATE answers SET saved_s = saved_s - 200000 WHERE run_id = ?", run_id)
     with HistoryQuery(store.path) as query:
-        first, second = query.quality_by_day(since_s=0.0).items()
+        first, second = query.image_quality_by_day(since_s=0.0).items()
         assert first > second  # the newest day first
         assert (first[1], second[1]) == (
             {"images": 3, "lungs_low": 2},
             {"images": 2, "lungs_cut_off_top": 1, "lungs_cut_off_left": 1, "lungs_tilted": 1},
         )
-        assert len(query.quality_by_day(since_s=time.time() - 1000)) == 1
+        assert len(query.image_quality_by_day(since_s=time.time() - 1000)) == 1
 
 
 def test_missing_images_are_counted_separately(store: ResultStore) -> None:

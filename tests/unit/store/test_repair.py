@@ -62,7 +62,7 @@ def read_all(path: Path) -> None:
     with HistoryQuery(path) as query:
         query.run_summaries()
         for run in query.runs():
-            list(query.images_in_order(run.run_id))
+            list(query.images_in_work_list_order(run.run_id))
             list(query.result_briefs(run.run_id))
             query.absent_images(run.run_id)
             query.superseded_verdicts(run.run_id)

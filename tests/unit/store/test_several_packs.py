@@ -49,7 +49,7 @@ def test_an_image_is_listed_by_its_most_urgent_result(store: ResultStore, path: 
     )
     order = ["tuberculous.dcm", "late.dcm", "both.dcm", "unsure.dcm", "healthy.dcm", "side.dcm"]
     with HistoryQuery(path) as query:
-        images = list(query.images_in_order(run_id))
+        images = list(query.images_in_work_list_order(run_id))
         assert [image.ref.path.name for image in images] == order
         assert [[answer.pack_position for answer in image.results] for image in images] == 6 * [[0, 1]]
         assert [image.most_urgent_result.pack_position for image in images] == [1, 0, 0, 0, 1, 0]
@@ -58,7 +58,7 @@ def test_an_image_is_listed_by_its_most_urgent_result(store: ResultStore, path: 
         assert (listed.counts["abnormal"], listed.counts["normal"]) == (3, 1)
         briefs = [(brief.row_id, brief.pack_position) for brief in query.result_briefs(run_id)]
         assert briefs == [(image.row_id, position) for image in images for position in (0, 1)]
-        assert {brief.pack_position for brief in query.result_briefs(run_id, position=1)} == {1}
+        assert {brief.pack_position for brief in query.result_briefs(run_id, pack_position=1)} == {1}
         (summary,) = query.run_summaries()
         assert (summary.image_count, summary.counts["abnormal"], summary.counts_by_backend["cpu"]) == (6, 3, 10)
         assert [query.category_counts(run_id, position=at)["abnormal"] for at in (0, 1)] == [2, 1]
@@ -112,8 +112,8 @@ def test_results_of_one_pack_are_reused_from_a_run_of_that_pack(store: ResultSto
     ]
     store.finish_run(both)
     with HistoryQuery(path) as query:  # listed by its now most urgent result, not as in the source run
-        assert [image.most_urgent_result.pack_position for image in query.images_in_order(both)] == [1, 0]
-        assert [image.ref.path.name for image in query.images_in_order(both)] == ["a.dcm", "b.dcm"]
+        assert [image.most_urgent_result.pack_position for image in query.images_in_work_list_order(both)] == [1, 0]
+        assert [image.ref.path.name for image in query.images_in_work_list_order(both)] == ["a.dcm", "b.dcm"]
     assert rows_of(path, f"SELECT rank FROM images WHERE run_id = {both} ORDER BY image_key") == [(1,), (1,)]
     alone = store.open_run(run_spec(packs=(TUBERCULOSIS,)), as_new_run=True)
     of_both = [answer.result_id for answer in store.results(both, position=1)]
@@ -132,7 +132,7 @@ def test_a_replaced_result_moves_its_image_in_the_list(store: ResultStore, path:
     image = store.replace_result(of_other.result_id, scored("a.dcm", 0.9), run=store.run(run_id))
     assert [answer.outcome.category for answer in image.results] == ["normal", "abnormal"]
     with HistoryQuery(path) as query:
-        assert [found.ref.path.name for found in query.images_in_order(run_id)] == ["a.dcm", "b.dcm"]
+        assert [found.ref.path.name for found in query.images_in_work_list_order(run_id)] == ["a.dcm", "b.dcm"]
 
 
 def test_a_run_is_resumed_only_with_the_same_packs(store: ResultStore) -> None:
@@ -166,7 +166,7 @@ def test_a_lost_pack_loses_its_results_and_a_lost_first_pack_the_run(store: Resu
         kept = [
             [answer.pack_position for answer in image.results]
             for run in query.runs()
-            for image in query.images_in_order(run.run_id)
+            for image in query.images_in_work_list_order(run.run_id)
         ]
     assert kept == ([[0]] if "= 1" in lost else [])
 

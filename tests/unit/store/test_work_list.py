@@ -296,7 +296,7 @@ def test_a_later_image_of_today_moves_the_earlier_image_down(store: ResultStore,
 
 def test_exports_have_todays_images_first_and_mark_earlier_ones(store: ResultStore, query: HistoryQuery) -> None:
     run_id = add(store, *SEASONS)
-    ordered = list(query.images_in_order(run_id))
+    ordered = list(query.images_in_work_list_order(run_id))
     assert [found.row_id for found in ordered] == listed(query, run_id) == [8, 7, 4, 3, 6, 2, 9, 1, 5]
     assert [found.row_id for found in ordered if found.most_urgent_result.has_newer_image_of_patient] == [1, 5]
     assert [brief.row_id for brief in query.result_briefs(run_id)] == listed(query, run_id)
