@@ -45,7 +45,7 @@ from fieldray.store.schema import SCHEMA_VERSION, image_key
 # Executes an SQL statement with values on the open database, and returns its rows.
 Execute = Callable[..., Sequence[sqlite3.Row]]
 
-STAMP_KEY_BYTES: Final = 32
+FILE_STAMP_KEY_BYTES: Final = 32
 _GIVEN: Final = "id IN (SELECT value FROM json_each(:rows))"
 _SEPARATOR: Final = os.fsencode(os.sep)
 _MEMBER: Final = b"\0"
@@ -113,7 +113,7 @@ def work_list_row_values(run_id: int, row_id: int, outcome: Outcome) -> tuple[An
 
 
 # Rows of `answers` with their image and the pack of their run, which are needed to read a result.
-ANSWERS_WITH_IMAGE: Final = """
+RESULTS_JOINED_WITH_IMAGES: Final = """
     (SELECT answers.*, image_key, content_sha256, frame, header, absent_s, run_packs.spec
      FROM answers LEFT JOIN images ON images.id = image_id LEFT JOIN runs ON runs.id = images.run_id
      LEFT JOIN run_packs ON run_packs.run_id = runs.id AND run_packs.position = answers.position)
@@ -122,7 +122,7 @@ ANSWERS_WITH_IMAGE: Final = """
 
 def fill_work_list(connection: sqlite3.Connection) -> None:
     """Add a row to the work list for every present image that has none. Images with an unreadable row are skipped."""
-    query = f"""SELECT * FROM {ANSWERS_WITH_IMAGE} WHERE absent_s IS NULL
+    query = f"""SELECT * FROM {RESULTS_JOINED_WITH_IMAGES} WHERE absent_s IS NULL
                 AND image_id NOT IN (SELECT image_id FROM work_list) ORDER BY image_id, position"""
     for row_id, answers in itertools.groupby(connection.execute(query), lambda row: row["image_id"]):
         with contextlib.suppress(ValueError, TypeError, LookupError, AttributeError):  # reported on opening
@@ -139,8 +139,8 @@ def _number_of(text: str) -> int:
 
 # ---- earlier results that are reused for unchanged files
 
-INSERT_STAMP_KEY: Final = "INSERT OR IGNORE INTO secrets (purpose, value) VALUES ('stamps', ?)"
-SELECT_STAMP_KEY: Final = "SELECT value FROM secrets WHERE purpose = 'stamps'"
+INSERT_FILE_STAMP_KEY: Final = "INSERT OR IGNORE INTO secrets (purpose, value) VALUES ('stamps', ?)"
+SELECT_FILE_STAMP_KEY: Final = "SELECT value FROM secrets WHERE purpose = 'stamps'"
 
 # True for results that no later run uses. A failed image is tried again. A patient who was too young may be old enough.
 NEVER_REUSED_CONDITION: Final = "(status = 'failed' OR IFNULL(answers.reason, '') LIKE '[\"born_too_late\"%')"
@@ -159,7 +159,7 @@ _KINDS: Final = """
     FROM images JOIN answers ON answers.image_id = images.id WHERE {} GROUP BY 1, 2, 3, 4
 """
 COUNT_RESULTS_OF_IMAGES: Final = _KINDS.format("images.id IN (SELECT value FROM json_each(:rows))")
-COUNT_RESULTS_OF_LAST_PASS: Final = _KINDS.format(
+COUNT_RESULTS_OF_LAST_RUN_PASS: Final = _KINDS.format(
     "images.run_id = :run_id AND absent_s IS NULL AND pass_number = (SELECT pass_number FROM runs WHERE id = :run_id)"
 )
 
@@ -173,12 +173,12 @@ _MARK_REUSED_BY_STAMP: Final = f"""
     UPDATE answers SET is_resumed = {REUSED_BY_STAMP}
     WHERE is_resumed != {REUSED_BY_STAMP} AND image_id IN (SELECT value FROM json_each(:rows))
 """
-UPDATE_RANK: Final = f"""
+UPDATE_URGENCY_RANK: Final = f"""
     UPDATE images SET rank = (SELECT MIN(rank) FROM answers WHERE image_id = images.id)
     WHERE {_GIVEN} AND rank != (SELECT MIN(rank) FROM answers WHERE image_id = images.id)
 """
 # Images whose rank is not that of their most urgent result, or that have no result.
-SELECT_WRONG_RANK: Final = """
+SELECT_WRONG_URGENCY_RANK: Final = """
     SELECT 1 FROM images WHERE rank IS NOT (SELECT MIN(rank) FROM answers WHERE image_id = images.id) LIMIT 1
 """
 # Copy images of other runs to this run, and results of other runs to these images.
@@ -231,12 +231,12 @@ class ReusedResults(NamedTuple):
     result_row_ids: Sequence[Sequence[int]]
 
 
-def valid_stamp_key(value: object) -> bytes:
+def valid_file_stamp_key(value: object) -> bytes:
     """Return a value from the database, if it is a valid secret key for stamps of files. Raises ValueError otherwise.
 
     A stamp shows whether a file is unchanged (see `imaging.source`).
     """
-    if not isinstance(value, bytes) or len(value) != STAMP_KEY_BYTES:
+    if not isinstance(value, bytes) or len(value) != FILE_STAMP_KEY_BYTES:
         raise ValueError("no key")
     return value
 
@@ -256,7 +256,7 @@ def reuse_results(connection: sqlite3.Connection, run_id: int, reused: ReusedRes
     for position, answers in enumerate(reused.result_row_ids):
         connection.execute(copy, {**about, "position": position, "taken": json.dumps(answers)})
     found = connection.execute(_TAKEN, {"run_id": run_id, "images": json.dumps(reused.image_row_ids)}).fetchall()
-    for statement in (_MARK_REUSED_BY_STAMP, UPDATE_RANK):
+    for statement in (_MARK_REUSED_BY_STAMP, UPDATE_URGENCY_RANK):
         connection.execute(statement, {"rows": json.dumps([row["image_id"] for row in found])})
     return found
 
@@ -271,14 +271,14 @@ def _copied(connection: sqlite3.Connection, table: str, of_copy: Mapping[str, st
 # ---- images whose files are missing or were moved
 
 # The images of a run, and whether its last pass saw them.
-SELECT_PASSES: Final = """
+SELECT_SEEN_STATE_OF_IMAGES: Final = """
     SELECT images.id, image_key, stage, answers.reason, images.pass_number = runs.pass_number AS is_seen
     FROM images JOIN runs ON runs.id = images.run_id
     JOIN answers ON answers.id = (SELECT MIN(id) FROM answers WHERE image_id = images.id)
     WHERE images.run_id = ? AND absent_s IS NULL
 """
 # The images of a run's last pass whose bytes occur more than once in that pass.
-SELECT_EQUAL_IMAGES: Final = """
+SELECT_IMAGES_OF_EQUAL_CONTENT: Final = """
     WITH seen AS (SELECT images.id, image_key, content_sha256, frame FROM images JOIN runs ON runs.id = run_id
                   WHERE run_id = ? AND images.pass_number = runs.pass_number AND content_sha256 != x'')
     SELECT id, image_key, content_sha256, frame FROM seen WHERE (content_sha256, frame) IN (
@@ -304,7 +304,7 @@ def file_exists(key: bytes) -> bool:
     return is_object or os.path.lexists(path)
 
 
-def is_other_file(key: bytes, other: bytes) -> bool:
+def is_different_existing_file(key: bytes, other: bytes) -> bool:
     """Return whether the file of an image exists, and differs from the file of a second image.
 
     key    key of the image (`schema.image_key`)
@@ -317,7 +317,7 @@ def is_other_file(key: bytes, other: bytes) -> bool:
         return file_exists(key)
 
 
-def paths_without_images(rows: Sequence[sqlite3.Row], paths: Sequence[str]) -> tuple[bytes, ...]:
+def paths_that_lost_all_images(rows: Sequence[sqlite3.Row], paths: Sequence[str]) -> tuple[bytes, ...]:
     """Return the paths of a run under which the last pass found no image, although an earlier pass had found images.
 
     rows   rows of the query `SELECT_PASSES`
@@ -371,7 +371,7 @@ def image_ids_moved_to(execute: Execute, row_id: int) -> set[int]:
     return {row["id"] for row in execute(_SAME_BYTES, row_id) if not file_exists(row["image_key"])}
 
 
-def mark_absent(execute: Execute, run_id: int, row_ids: AbstractSet[int]) -> None:
+def mark_images_absent(execute: Execute, run_id: int, row_ids: AbstractSet[int]) -> None:
     """Mark images of a run as no longer present.
 
     If another image of the run has equal file content and an equal result, the verdict is copied to that image.
@@ -382,7 +382,7 @@ def mark_absent(execute: Execute, run_id: int, row_ids: AbstractSet[int]) -> Non
     execute(_TO_MOVED, run_id)
 
 
-def copy_verdicts_of_exchanged_files(execute: Execute, run_id: int, row_id: int | None = None) -> None:
+def copy_verdicts_of_swapped_files(execute: Execute, run_id: int, row_id: int | None = None) -> None:
     """Copy verdicts between images whose files have changed places, for example because two files exchanged names.
 
     Each verdict is copied to the image whose file now has the judged content.

@@ -29,7 +29,12 @@ from fieldray.persistence import (
     temporary_path,
 )
 from fieldray.reasons import Reason, reason
-from fieldray.store.bookkeeping import ANSWERS_WITH_IMAGE, SELECT_WRONG_RANK, fill_work_list, valid_stamp_key
+from fieldray.store.bookkeeping import (
+    RESULTS_JOINED_WITH_IMAGES,
+    SELECT_WRONG_URGENCY_RANK,
+    fill_work_list,
+    valid_file_stamp_key,
+)
 from fieldray.store.database import (
     COMPANION_SUFFIXES,
     ShareCallback,
@@ -112,13 +117,13 @@ def _validate_verdict(row: sqlite3.Row) -> None:
 _VALIDATORS: Final[Mapping[str, RowValidator]] = {
     "run_packs": lambda row: pack_spec_of(with_checked_types(row)["spec"]),
     "runs": run_of,
-    "secrets": lambda row: valid_stamp_key(row["value"]),
+    "secrets": lambda row: valid_file_stamp_key(row["value"]),
     "images": _validate_image,
     "answers": _validate_answer,
     "verdicts": _validate_verdict,
 }
 # The query from which the rows of a table are read.
-_READ_FROM: Final = {"runs": RUNS_WITH_PACKS, "answers": ANSWERS_WITH_IMAGE}
+_READ_FROM: Final = {"runs": RUNS_WITH_PACKS, "answers": RESULTS_JOINED_WITH_IMAGES}
 
 
 # ---- check
@@ -150,7 +155,7 @@ def _check_file(path: Path, tables: Tables, progress: ShareCallback) -> Mapping[
             if tables is PICTURES_TABLES:  # an invalid picture is shown as missing
                 return {"pictures": _number_of(connection, "pictures")}
             counts = {table: _check_rows(connection, table, progress) for table in _VALIDATORS}
-            if connection.execute(SELECT_WRONG_RANK).fetchone():
+            if connection.execute(SELECT_WRONG_URGENCY_RANK).fetchone():
                 raise ValueError("an image has another place than its most urgent answer, or no answer")
             return counts
 

@@ -209,7 +209,7 @@ class ResultQuery:
 
         Each image that the run's last pass saw is counted once.
         """
-        return self._kinds(self._all(bookkeeping.COUNT_RESULTS_OF_LAST_PASS, run_id=run_id))
+        return self._kinds(self._all(bookkeeping.COUNT_RESULTS_OF_LAST_RUN_PASS, run_id=run_id))
 
     def _kinds(self, rows: Sequence[sqlite3.Row]) -> tuple[tuple[ResultCount, ...], ...]:
         packs = range(1 + max((row["position"] for row in rows), default=-1))
@@ -321,7 +321,7 @@ class ResultStore(ResultQuery):
     def __init__(self, path: Path, *, connect: Callable[[Path], StoreConnection] = open_database) -> None:
         super().__init__(path, connect=connect)
         self._connection.execute(f"PRAGMA busy_timeout = {round(1000 * WRITE_WAIT_S)}")
-        self._connection.create_function("is_another", 2, bookkeeping.is_other_file)
+        self._connection.create_function("is_another", 2, bookkeeping.is_different_existing_file)
         self._locks = RunLocks(path)
         self._verdicts = bookkeeping.VerdictCarryOver(self._all)
 
@@ -369,12 +369,12 @@ class ResultStore(ResultQuery):
         moved during the run, the image is listed under the new path only, with its verdict.
         """
         with self._transaction():
-            rows = self._all(bookkeeping.SELECT_PASSES, run_id)
-            empty = bookkeeping.paths_without_images(rows, self.run(run_id).spec.paths)
-            moved = bookkeeping.moved_image_ids(self._all(bookkeeping.SELECT_EQUAL_IMAGES, run_id))
+            rows = self._all(bookkeeping.SELECT_SEEN_STATE_OF_IMAGES, run_id)
+            empty = bookkeeping.paths_that_lost_all_images(rows, self.run(run_id).spec.paths)
+            moved = bookkeeping.moved_image_ids(self._all(bookkeeping.SELECT_IMAGES_OF_EQUAL_CONTENT, run_id))
             gone = bookkeeping.absent_image_ids(rows, empty) | moved
-            bookkeeping.mark_absent(self._all, run_id, gone)
-            bookkeeping.copy_verdicts_of_exchanged_files(self._all, run_id)
+            bookkeeping.mark_images_absent(self._all, run_id, gone)
+            bookkeeping.copy_verdicts_of_swapped_files(self._all, run_id)
             self.set_run_state(run_id, "cancelled" if empty else "finished")
         if not empty:
             self._locks.release_finished_run(run_id)
@@ -389,8 +389,8 @@ class ResultStore(ResultQuery):
         """
         with self._transaction():
             moved = bookkeeping.image_ids_moved_to(self._all, row_id)
-            bookkeeping.mark_absent(self._all, run_id, moved)
-            bookkeeping.copy_verdicts_of_exchanged_files(self._all, run_id, row_id)
+            bookkeeping.mark_images_absent(self._all, run_id, moved)
+            bookkeeping.copy_verdicts_of_swapped_files(self._all, run_id, row_id)
         return moved
 
     def set_run_state(self, run_id: int, state: RunState, *, reason: Reason | None = None) -> None:
@@ -457,9 +457,9 @@ class ResultStore(ResultQuery):
 
     def stamp_key(self) -> bytes:
         """Return the secret key from which this database's file stamps are made; the key is created on first use."""
-        self._all(bookkeeping.INSERT_STAMP_KEY, secrets.token_bytes(bookkeeping.STAMP_KEY_BYTES))
-        rows = self._all(bookkeeping.SELECT_STAMP_KEY)
-        (key,) = self._convert(lambda row: bookkeeping.valid_stamp_key(row["value"]), rows)
+        self._all(bookkeeping.INSERT_FILE_STAMP_KEY, secrets.token_bytes(bookkeeping.FILE_STAMP_KEY_BYTES))
+        rows = self._all(bookkeeping.SELECT_FILE_STAMP_KEY)
+        (key,) = self._convert(lambda row: bookkeeping.valid_file_stamp_key(row["value"]), rows)
         return key
 
     def reuse_results(self, run_id: int, reused: ReusedResults) -> tuple[int, ...]:
@@ -523,7 +523,7 @@ class ResultStore(ResultQuery):
         saved = _image(stored)
         if len(stored) < len(spec.packs):  # the rank also depends on results of the other packs
             saved = self.image(row_id)
-            self._all(bookkeeping.UPDATE_RANK, rows=json.dumps([row_id]))
+            self._all(bookkeeping.UPDATE_URGENCY_RANK, rows=json.dumps([row_id]))
         self._list(run_id, saved)
         return saved
 
