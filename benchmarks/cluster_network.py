@@ -128,7 +128,7 @@ def _rows(database: Path) -> Generator[int, None, None]:
         yield 0
     with ResultQuery(database) as query:
         while True:
-            yield query.last_row_id()
+            yield query.last_image_row_id()
 
 
 def _reach(driver: subprocess.Popen[bytes], rows: Iterator[int], wanted: int) -> None:

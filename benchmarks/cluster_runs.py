@@ -87,7 +87,7 @@ class _Watch:
     def look(self, driver: psutil.Process) -> None:
         if self._query is None and self.database.exists():
             self._query = ResultQuery(self.database)
-        done = self._query.last_row_id() if self._query else 0
+        done = self._query.last_image_row_id() if self._query else 0
         with contextlib.suppress(psutil.Error):
             memory_mb = driver.memory_info().rss / 2**20
             self.seen.append((time.perf_counter() - self.began_s, done, memory_mb))

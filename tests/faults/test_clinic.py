@@ -70,7 +70,7 @@ def test_unplugging_the_edgetpu_during_a_run_of_two_packs_loses_no_image(clinic:
     backends: list[Counter[str]] = []
     with ResultQuery(database) as query:
         for position in (0, 1):
-            results = list(query.results(batch.run_id, position=position))
+            results = list(query.results(batch.run_id, pack_position=position))
             assert Counter(found.outcome.ref.path for found in results) == Counter(clinic.images)
             assert all(isinstance(found.outcome, ScreenedOutcome) for found in results)
             backends.append(Counter(found.outcome.backend for found in results))

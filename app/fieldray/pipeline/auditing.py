@@ -135,7 +135,7 @@ class _PackResults:
         self.pack = pack_of_run(self.run, position)
 
     def results(self) -> Iterator[StoredResult]:
-        return self.query.results(self.pack_in_run.run_id, position=self.pack_in_run.position)
+        return self.query.results(self.pack_in_run.run_id, pack_position=self.pack_in_run.position)
 
     def side(self, label: str) -> ComparedPack:
         """Return the facts about the pack for a comparison with another pack, at the run's operating point."""

@@ -218,7 +218,11 @@ class Batch:
         return "cancelled" if self.is_cancelled and not self._is_complete else "finished"
 
     def _screen_into(self, store: ResultStore) -> None:
-        last_row, last_answer, watches = store.last_row_id(), store.last_result_id(), self._ports.watch is not None
+        last_row, last_answer, watches = (
+            store.last_image_row_id(),
+            store.last_result_id(),
+            self._ports.watch is not None,
+        )
         has_results = (
             store.has_results(one.spec, settings_hashes=one.reusable_settings_hashes) for one in self._ports.packs
         )
@@ -226,7 +230,7 @@ class Batch:
         run_id = store.open_run(self.spec, as_new_run=self._as_new_run)
         keeps = self._ports.keeps_previews
         self._recorder = RunRecorder(self.spec, run_id, last_row=last_row, keeps_previews=keeps, watches=watches)
-        self._stamps = FileStamper(store.stamp_key())
+        self._stamps = FileStamper(store.file_stamp_key())
         self._ports.set_stamper(self._stamps)
         with ResultQuery(self._database) as query:
             known = ResultsByContent(ports=self._ports, last_result_id=last_answer, query=query)
@@ -271,7 +275,9 @@ class Batch:
         said = ", ".join(f"{pack}: {names or '–'}" for pack, names in points.items())
         notes = [reason("points_differ", packs=said)] if len(set(points.values())) > 1 else []
         self._enter(
-            "running", *([reason("run_elsewhere", process=store.other_process)] if store.other_process else []), *notes
+            "running",
+            *([reason("run_elsewhere", process=store.process_holding_run)] if store.process_holding_run else []),
+            *notes,
         )
         done, pace, watch = 0, RunSpeed(clock=time.monotonic), self._ports.watch
         pace.restart(0)

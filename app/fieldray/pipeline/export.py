@@ -152,7 +152,7 @@ def _stored(query: HistoryQuery, run: Run, packs: Sequence[Model]) -> StoredRun:
 
 
 def _stored_pack(query: HistoryQuery, run: Run, position: int, manifest: Manifest | None) -> PackOfStoredRun:
-    counts = query.category_counts(run.run_id, position=position)
+    counts = query.category_counts(run.run_id, pack_position=position)
     return PackOfStoredRun(counts=counts, warnings=warnings_of_run(query, run, position, manifest), manifest=manifest)
 
 
@@ -322,7 +322,7 @@ def write_heat_maps(
         names = MapFileNames(folder, inputs)
         work = (
             (names.path_without_suffix(stored.outcome.ref), stored.outcome)
-            for stored in query.results(pack_in_run.run_id, position=pack_in_run.position)
+            for stored in query.results(pack_in_run.run_id, pack_position=pack_in_run.position)
         )
         write = partial(_write, manifest=manifest, workers=workers, inputs=inputs, lungs_pack=pack.lungs_pack)
         answers = map_with_lookahead(lambda one: write(*one), work, pool, ahead=2 * workers.size)

@@ -46,7 +46,7 @@ from fieldray.reasons import Reason, reason
 from fieldray.store.bookkeeping import ReusedResults
 from fieldray.store.database import is_damage_problem
 from fieldray.store.maintenance import delete_damaged_pictures, repair
-from fieldray.store.results import ImageOutcomes, ImageStamps, ResultQuery, ResultStore
+from fieldray.store.results import ImageFileStamps, OutcomesAndReusedPositions, ResultQuery, ResultStore
 from fieldray.workers.pool import PoolClosed
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class RunRecorder:
         self._packs = [_PackCounts() for _ in spec.packs]
         self._failures, self._why_failed = Counter[str](), dict[str, Reason]()  # numbers and reasons by reason code
 
-    def save(self, store: ResultStore, answered: Sequence[ImageOutcomes]) -> list[ImageDone]:
+    def save(self, store: ResultStore, answered: Sequence[OutcomesAndReusedPositions]) -> list[ImageDone]:
         """Store the results of all packs for some images in one transaction. Returns the events to publish."""
         images = store.save_all(self.run_id, answered, spec=self.spec, keeps_preview=self._keeps_previews)
         self._count([image.row_id for image in images])
@@ -205,7 +205,7 @@ class _PackCounts:
 
 def image_events(store: ResultStore, taken: ResultsTakenOver) -> Iterable[ImageDone]:
     """Return an `ImageDone` event for each image with reused results. The images are read from the database `store`."""
-    return (ImageDone(image=image) for image in store.images(taken.row_ids, looks_inside=False))
+    return (ImageDone(image=image) for image in store.images(taken.row_ids, checks_lung_mask=False))
 
 
 _BUNDLE: Final = 256
@@ -367,7 +367,7 @@ class _FilesOfRun:
 
     def __init__(self, query: ResultQuery, run_id: int) -> None:
         self._query, self._run_id = query, run_id
-        self._known: dict[bytes, ImageStamps] = {}
+        self._known: dict[bytes, ImageFileStamps] = {}
         self._first, self._last, self._is_end = b"", b"", False
 
     def find(self, key: bytes, position: int) -> _Known | None:
@@ -377,7 +377,7 @@ class _FilesOfRun:
         position  position of the pack in the run
         """
         if not (self._first <= key and (self._is_end or key <= self._last)):
-            found = self._query.image_stamps(self._run_id, key, limit=_STAMPS_PER_QUERY)
+            found = self._query.image_file_stamps(self._run_id, key, limit=_STAMPS_PER_QUERY)
             self._known = {one.image_key: one for one in found}
             self._first, self._is_end = key, len(found) < _STAMPS_PER_QUERY
             self._last = found[-1].image_key if found else key

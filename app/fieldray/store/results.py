@@ -80,7 +80,7 @@ SELECT_RESULTS = f"""SELECT answers.*, {_OF_IMAGE}, run_packs.spec, {_OF_VERDICT
                                 AND verdicts.result_hash = answers.result_hash """
 # Outcomes of a run's packs for an image, in the order of the packs, and the positions of those packs whose outcome
 # comes from an earlier run.
-ImageOutcomes = tuple[Sequence[Outcome], Collection[int]]
+OutcomesAndReusedPositions = tuple[Sequence[Outcome], Collection[int]]
 _BATCH_ROWS = 256
 # Time to wait for another program that holds the file (a backup, a virus scan). The time is long, because the result
 # is already computed, and a run whose result cannot be saved ends.
@@ -89,7 +89,7 @@ _NO_ROW = 2**63  # SQLite has no number as large as this
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImageStamps:
+class ImageFileStamps:
     """The stamps stored for one image of a run. A stamp shows whether a file is unchanged.
 
     image_key        key of the image (`schema.image_key`)
@@ -162,12 +162,12 @@ class ResultQuery:
     def _run_of(self, row: sqlite3.Row) -> Run:
         return with_live_state(self.path, run_of(row))
 
-    def results(self, run_id: int, *, position: int | None = None) -> Iterator[StoredResult]:
-        """Yield a run's results in the order of saving. `position` selects one pack of the run; None selects all."""
+    def results(self, run_id: int, *, pack_position: int | None = None) -> Iterator[StoredResult]:
+        """Yield a run's results in the order of saving. `pack_position` selects one pack of the run; None selects all."""
         listed = "SELECT id FROM images WHERE run_id = ? AND absent_s IS NULL AND id > ? ORDER BY id LIMIT ?"
         query, after = f"{SELECT_RESULTS} WHERE image_id IN ({listed}) ORDER BY image_id, answers.position", 0
         while found := self._all(query, run_id, after, _BATCH_ROWS):
-            yield from self._results([row for row in found if position in (None, row["position"])])
+            yield from self._results([row for row in found if pack_position in (None, row["position"])])
             after = found[-1]["image_id"]
 
     def result(self, result_id: int) -> StoredResult:
@@ -183,7 +183,7 @@ class ResultQuery:
             raise KeyError(row_id)
         return found[0]
 
-    def images(self, row_ids: Sequence[int], *, looks_inside: bool = True) -> tuple[StoredImage, ...]:
+    def images(self, row_ids: Sequence[int], *, checks_lung_mask: bool = True) -> tuple[StoredImage, ...]:
         """Return the images with these row ids, in this order, each with its results. Missing images are left out.
 
         looks_inside  whether a damaged lung mask is detected now, and not only on first access
@@ -192,7 +192,7 @@ class ResultQuery:
             f"{SELECT_RESULTS} WHERE image_id IN (SELECT value FROM json_each(?)) ORDER BY image_id, answers.position"
         )
         of_image = defaultdict[int, list[StoredResult]](list)
-        for answer in self._results(self._all(query, json.dumps(row_ids)), looks_inside=looks_inside):
+        for answer in self._results(self._all(query, json.dumps(row_ids)), looks_inside=checks_lung_mask):
             of_image[answer.row_id].append(answer)
         return tuple(_image(of_image[row_id]) for row_id in row_ids if row_id in of_image)
 
@@ -221,11 +221,11 @@ class ResultQuery:
                    AND EXISTS (SELECT 1 FROM answers WHERE image_id = images.id)"""
         return int(self._all(query, run_id)[0]["number"])
 
-    def category_counts(self, run_id: int, *, position: int = 0) -> dict[Category, int]:
-        """Return the number of present images of a run by category, as classified by the pack at `position`."""
+    def category_counts(self, run_id: int, *, pack_position: int = 0) -> dict[Category, int]:
+        """Return the number of present images of a run by category, as classified by the pack at `pack_position`."""
         query = """SELECT category, COUNT(*) AS number FROM images JOIN answers ON answers.image_id = images.id
                    WHERE images.run_id = ? AND position = ? AND absent_s IS NULL GROUP BY 1"""
-        return {row["category"]: row["number"] for row in self._all(query, run_id, position)}
+        return {row["category"]: row["number"] for row in self._all(query, run_id, pack_position)}
 
     def absent_images(self, run_id: int) -> tuple[str, ...]:
         """Return the names of images that an earlier pass of a run found, but the last complete pass did not find."""
@@ -242,7 +242,7 @@ class ResultQuery:
         """Return verdicts on earlier content or earlier results of a run's images, from any run, the oldest first."""
         return self._convert(superseded_verdict_of, self._all(bookkeeping.SELECT_SUPERSEDED_VERDICTS, run_id=run_id))
 
-    def last_row_id(self) -> int:
+    def last_image_row_id(self) -> int:
         """Return the highest row id of an image assigned so far; 0 in an empty database."""
         return int(self._all("SELECT COALESCE(MAX(id), 0) AS last FROM images")[0]["last"])
 
@@ -278,12 +278,12 @@ class ResultQuery:
         rows = self._all(query, bytes.fromhex(content_sha256), frame, pack.model_sha256, equal, up_to_result_id)
         return self._results(rows)[0].outcome if rows else None
 
-    def image_stamps(self, run_id: int, first_key: bytes, *, limit: int) -> tuple[ImageStamps, ...]:
+    def image_file_stamps(self, run_id: int, first_key: bytes, *, limit: int) -> tuple[ImageFileStamps, ...]:
         """Return the file stamps of up to `limit` images of a run, by image key, from the key `first_key` on."""
         rows = self._convert(with_checked_types, self._all(bookkeeping.SELECT_FILE_STAMPS, run_id, first_key, limit))
         images = [list(found) for _, found in itertools.groupby(rows, itemgetter("id"))]
         return tuple(
-            ImageStamps(
+            ImageFileStamps(
                 image_key=answers[0]["image_key"],
                 row_id=answers[0]["id"],
                 stamped_results={row["position"]: (row["answer_id"], row["stamp"]) for row in answers},
@@ -326,7 +326,7 @@ class ResultStore(ResultQuery):
         self._verdicts = bookkeeping.VerdictCarryOver(self._all)
 
     @property
-    def other_process(self) -> str | None:
+    def process_holding_run(self) -> str | None:
         """A description of the other process that held a run, so that `open_run` could not resume the run; or None."""
         return self._locks.other_process
 
@@ -404,7 +404,7 @@ class ResultStore(ResultQuery):
         run_id: int,
         *answers: Outcome,
         spec: RunSpec,
-        resumed: Collection[int] = (),
+        reused_positions: Collection[int] = (),
         keeps_preview: bool = True,
     ) -> StoredImage:
         """Commit the outcomes of a run's packs for one image, all or none. Returns the stored image.
@@ -414,7 +414,7 @@ class ResultStore(ResultQuery):
         resumed        positions of the packs whose outcome comes from an earlier run
         keeps_preview  whether preview and thumbnail of the image are stored, too
         """
-        (image,) = self.save_all(run_id, [(answers, resumed)], spec=spec, keeps_preview=keeps_preview)
+        (image,) = self.save_all(run_id, [(answers, reused_positions)], spec=spec, keeps_preview=keeps_preview)
         return image
 
     def replace_result(self, result_id: int, outcome: Outcome, *, run: Run, keeps_preview: bool = True) -> StoredImage:
@@ -439,7 +439,7 @@ class ResultStore(ResultQuery):
     def save_all(
         self,
         run_id: int,
-        images: Sequence[ImageOutcomes],
+        images: Sequence[OutcomesAndReusedPositions],
         *,
         spec: RunSpec,
         keeps_preview: bool = True,
@@ -455,7 +455,7 @@ class ResultStore(ResultQuery):
         """Store the pictures of outcomes. Call this before storing results: a stored result always has pictures."""
         self._pictures.add([row for row in map(picture_row, outcomes) if row])
 
-    def stamp_key(self) -> bytes:
+    def file_stamp_key(self) -> bytes:
         """Return the secret key from which this database's file stamps are made; the key is created on first use."""
         self._all(bookkeeping.INSERT_FILE_STAMP_KEY, secrets.token_bytes(bookkeeping.FILE_STAMP_KEY_BYTES))
         rows = self._all(bookkeeping.SELECT_FILE_STAMP_KEY)
@@ -476,7 +476,7 @@ class ResultStore(ResultQuery):
             self._all(bookkeeping.COPY_WORK_LIST_ROWS, run_id, run_id, json.dumps(reused.image_row_ids))
             row_ids = tuple(dict.fromkeys(row["image_id"] for row in answers))
             unlisted = [row["id"] for row in self._all(bookkeeping.SELECT_UNLISTED_IMAGES, json.dumps(row_ids), run_id)]
-            for image in self.images(unlisted, looks_inside=False):
+            for image in self.images(unlisted, checks_lung_mask=False):
                 self._list(run_id, image)
         return row_ids
 

@@ -22,7 +22,7 @@ GOOD = [screened(image_ref(f"good-{number}.dcm")) for number in range(3)]
 def noted(path: Path, *outcomes: Outcome, of_pack: bool = False) -> list[str]:
     with ResultStore(path) as store:
         run_id = store.open_run(SPEC)
-        recorder = RunRecorder(SPEC, run_id, last_row=store.last_row_id(), keeps_previews=False, watches=False)
+        recorder = RunRecorder(SPEC, run_id, last_row=store.last_image_row_id(), keeps_previews=False, watches=False)
         for outcome in outcomes:
             recorder.save(store, [([outcome], ())])
         notes, (of_first,) = recorder.end_run(store, "finished", None)

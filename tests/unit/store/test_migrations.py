@@ -101,7 +101,7 @@ def test_a_migration_keeps_all_content_and_merges_the_runs_of_one_pass(path: Pat
             ]
             assert earlier == first["earlier_verdicts"]
             for position, one in enumerate(of_packs):
-                answers = [recorded_values(answer) for answer in query.results(run_id, position=position)]
+                answers = [recorded_values(answer) for answer in query.results(run_id, pack_position=position)]
                 assert sorted(answers, key=lambda answer: answer["id"]) == one["results"]
             images = {answer["image"] for one in of_packs for answer in one["results"]}
             listed = query.list_rows(run_id, ResultFilter(), ResultOrder())
@@ -143,7 +143,7 @@ def test_an_interrupted_run_of_an_old_store_can_be_resumed(tmp_path: Path) -> No
     path = old_store(tmp_path, "several_packs")
     with ResultStore(path) as store:
         assert store.open_run(run_spec(paths=("/interrupted",), packs=packs)) == 4
-        whole, half = store.image_stamps(4, b"", limit=9)[::-1]
+        whole, half = store.image_file_stamps(4, b"", limit=9)[::-1]
         assert (sorted(whole.stamped_results), sorted(half.stamped_results)) == ([0, 1, 2], [2])
         assert {stamp for _, stamp in whole.stamped_results.values()} == {b"c1" * 16}
         for pack in packs:
@@ -157,7 +157,7 @@ def test_a_verdict_of_an_old_store_is_kept_in_a_new_run(tmp_path: Path) -> None:
     with ResultStore(path) as store:
         judged = store.result(1)
         spec = store.run(judged.run_id).spec
-        image = store.save_image(store.open_run(spec, as_new_run=True), judged.outcome, spec=spec, resumed=[0])
+        image = store.save_image(store.open_run(spec, as_new_run=True), judged.outcome, spec=spec, reused_positions=[0])
         assert image.most_urgent_result.verdict == judged.verdict is not None
         assert image.row_id > 20
 

@@ -393,15 +393,15 @@ def test_a_run_of_another_program_is_not_resumed(store: ResultStore) -> None:
     with ResultStore(store.path) as second:
         other = second.open_run(SPEC)
         assert other != first
-        assert second.other_process == str(os.getpid())
+        assert second.process_holding_run == str(os.getpid())
         assert second.open_run(SPEC) == other
         second.set_run_state(other, "cancelled")
-    assert (store.run(first).state, store.other_process) == ("running", None)
+    assert (store.run(first).state, store.process_holding_run) == ("running", None)
     store.finish_run(first)
     assert store.run(first).state == "finished"
     with ResultStore(store.path) as third:  # the newest run that no program works on is resumed
         assert third.open_run(SPEC) == other
-        assert third.other_process is None
+        assert third.process_holding_run is None
 
 
 def test_the_lock_of_a_finished_run_is_deleted_and_of_an_interrupted_one_released(store: ResultStore) -> None:
@@ -419,7 +419,7 @@ def test_a_fresh_run_of_the_same_request_leaves_the_active_one(store: ResultStor
     first = store.open_run(SPEC)
     with ResultStore(store.path) as second:
         assert second.open_run(SPEC, as_new_run=True) != first
-        assert second.other_process is None
+        assert second.process_holding_run is None
 
 
 def test_a_withdrawal_is_written_even_without_a_stored_verdict(store: ResultStore) -> None:

@@ -58,7 +58,7 @@ def names(path: Path) -> set[str]:
 
 def read_all(path: Path) -> None:
     with ResultStore(path) as store:
-        store.stamp_key()
+        store.file_stamp_key()
     with HistoryQuery(path) as query:
         query.run_summaries()
         for run in query.runs():
@@ -230,7 +230,7 @@ def test_invalid_values_are_damage_cannot_be_restored_and_are_repaired(tmp_path:
             row_id = store.save_image(run_id, found, spec=SPEC).row_id
             store.set_verdict(row_id, AGREE, judged=found)  # the first verdict becomes superseded
         store.finish_run(run_id)
-        store.stamp_key()
+        store.file_stamp_key()
     assert (found_damaged(path), check_database(path, progress=lambda _share: None)["verdicts"]) == (None, 2)
     change(path, f"UPDATE {what}")
     (tmp_path / "copy").mkdir()

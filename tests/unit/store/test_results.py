@@ -76,7 +76,7 @@ def test_an_image_saved_twice_in_a_run_is_one_row_and_keeps_its_verdict(store: R
     run_id = store.open_run(SPEC)
     row_id = store.save_image(run_id, screened(), spec=SPEC).row_id
     store.set_verdict(row_id, AGREE, judged=screened())
-    again = store.save_image(run_id, store.result(row_id).outcome, spec=SPEC, resumed=[0])
+    again = store.save_image(run_id, store.result(row_id).outcome, spec=SPEC, reused_positions=[0])
     assert (again.row_id, again.most_urgent_result.verdict) == (row_id, AGREE)
     (result,) = store.results(run_id)
     assert result.is_reused
@@ -193,7 +193,12 @@ def test_no_query_on_a_run_scans_the_whole_store(tmp_path: Path, ask: Callable[[
 
 
 def test_an_empty_store_gives_no_runs_or_results(store: ResultStore) -> None:
-    assert (store.runs(), store.last_row_id(), store.category_counts(1), list(store.results(1))) == ((), 0, {}, [])
+    assert (store.runs(), store.last_image_row_id(), store.category_counts(1), list(store.results(1))) == (
+        (),
+        0,
+        {},
+        [],
+    )
     with pytest.raises(KeyError):
         store.result(1)
     for number in (1, 2**63, -(2**63) - 1, 10**30):

@@ -61,7 +61,7 @@ def test_an_image_is_listed_by_its_most_urgent_result(store: ResultStore, path: 
         assert {brief.pack_position for brief in query.result_briefs(run_id, pack_position=1)} == {1}
         (summary,) = query.run_summaries()
         assert (summary.image_count, summary.counts["abnormal"], summary.counts_by_backend["cpu"]) == (6, 3, 10)
-        assert [query.category_counts(run_id, position=at)["abnormal"] for at in (0, 1)] == [2, 1]
+        assert [query.category_counts(run_id, pack_position=at)["abnormal"] for at in (0, 1)] == [2, 1]
         assert len(query.drift_samples(PackOfRun(run_id, 1), limit=99)) == 6
 
 
@@ -88,7 +88,7 @@ def test_a_saved_image_has_the_earlier_verdicts_of_its_reused_results(store: Res
     (_, judged) = store.results(run_id)
     store.set_verdict(judged.result_id, AGREE, judged=judged.outcome)
     again = store.open_run(BOTH, as_new_run=True)
-    image = store.save_image(again, scored("a.dcm", 0.8), scored("a.dcm", 0.1), spec=BOTH, resumed=[1])
+    image = store.save_image(again, scored("a.dcm", 0.8), scored("a.dcm", 0.1), spec=BOTH, reused_positions=[1])
     assert [(one.pack_position, one.is_reused, one.verdict, one.is_read) for one in image.results] == [
         (0, False, None, False),
         (1, True, AGREE, True),
@@ -116,7 +116,7 @@ def test_results_of_one_pack_are_reused_from_a_run_of_that_pack(store: ResultSto
         assert [image.ref.path.name for image in query.images_in_work_list_order(both)] == ["a.dcm", "b.dcm"]
     assert rows_of(path, f"SELECT rank FROM images WHERE run_id = {both} ORDER BY image_key") == [(1,), (1,)]
     alone = store.open_run(run_spec(packs=(TUBERCULOSIS,)), as_new_run=True)
-    of_both = [answer.result_id for answer in store.results(both, position=1)]
+    of_both = [answer.result_id for answer in store.results(both, pack_position=1)]
     store.reuse_results(alone, ReusedResults(taken, [of_both]))
     assert [answer.outcome.category for answer in store.results(alone)] == ["abnormal", "normal"]
     assert rows_of(path, f"SELECT rank FROM images WHERE run_id = {alone} ORDER BY image_key") == [(1,), (4,)]
@@ -147,7 +147,7 @@ def test_a_file_has_a_stamp_for_each_pack_that_did_not_fail(store: ResultStore) 
     run_id = store.open_run(BOTH)
     failed = replace(scored("a.dcm", 0.1), facts=facts)
     store.save_image(run_id, failed, replace(refused(image_ref("a.dcm")), facts=facts), spec=BOTH)
-    (known,) = store.image_stamps(run_id, b"", limit=9)
+    (known,) = store.image_file_stamps(run_id, b"", limit=9)
     assert {position: stamp for position, (_, stamp) in known.stamped_results.items()} == {0: b"stamp", 1: b"stamp"}
 
 

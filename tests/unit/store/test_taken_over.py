@@ -16,7 +16,7 @@ from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
 from fieldray.store.bookkeeping import ReusedResults
 from fieldray.store.database import pictures_path
-from fieldray.store.results import ImageStamps, ResultQuery, ResultStore
+from fieldray.store.results import ImageFileStamps, ResultQuery, ResultStore
 from fieldray.store.rows import outcome_columns
 from fieldray.store.schema import image_key
 from fieldray.store.work_list import HistoryQuery
@@ -41,8 +41,8 @@ def one_pack(*row_ids: int) -> ReusedResults:
     return ReusedResults(row_ids, [row_ids])
 
 
-def file(name: str, row_id: int, stamp: bytes | None) -> ImageStamps:
-    return ImageStamps(image_key=image_key(image_ref(name)), row_id=row_id, stamped_results={0: (row_id, stamp)})
+def file(name: str, row_id: int, stamp: bytes | None) -> ImageFileStamps:
+    return ImageFileStamps(image_key=image_key(image_ref(name)), row_id=row_id, stamped_results={0: (row_id, stamp)})
 
 
 # ---- reused results
@@ -122,7 +122,7 @@ def test_a_refusal_for_a_too_young_patient_is_not_reused(store: ResultStore) -> 
     why = reason("born_too_late", born=2009, youngest=18, oldest=95)
     young = dataclasses.replace(refused(image_ref("a")), reason=why, facts=stamped("a").facts)
     row = store.save_image(run_id, young, spec=SPEC).row_id
-    assert store.image_stamps(run_id, b"", limit=10) == (file("a", row, None),)
+    assert store.image_file_stamps(run_id, b"", limit=10) == (file("a", row, None),)
     asked = {"content_sha256": young.facts.content_sha256, "frame": 0, "up_to_result_id": store.last_result_id()}
     assert store.reusable_outcome(SPEC.packs[0], **asked) is None
 
@@ -138,17 +138,17 @@ def test_stamps_of_a_run_are_listed_by_file_name(store: ResultStore) -> None:
         *(file(name, row, name.encode()) for name, row in sorted(zip("cab", rows, strict=True))),
         file("d", broken, None),
     ]
-    assert store.image_stamps(run_id, b"", limit=10) == tuple(order)
-    assert store.image_stamps(run_id, order[1].image_key, limit=2) == tuple(order[1:3])
-    assert store.image_stamps(run_id + 1, b"", limit=10) == ()
+    assert store.image_file_stamps(run_id, b"", limit=10) == tuple(order)
+    assert store.image_file_stamps(run_id, order[1].image_key, limit=2) == tuple(order[1:3])
+    assert store.image_file_stamps(run_id + 1, b"", limit=10) == ()
 
 
 def test_the_key_of_stamps_is_made_once(store: ResultStore, path: Path, tmp_path: Path) -> None:
-    key = store.stamp_key()
+    key = store.file_stamp_key()
     assert len(key) == 32
-    assert store.stamp_key() == key
+    assert store.file_stamp_key() == key
     with ResultStore(path) as again, ResultStore(tmp_path / "other.sqlite") as other:
-        assert again.stamp_key() == key != other.stamp_key()
+        assert again.file_stamp_key() == key != other.file_stamp_key()
 
 
 # ---- replaced results
@@ -234,10 +234,12 @@ def test_given_rows_are_read_and_counted(store: ResultStore) -> None:
     ]
     rows = [store.save_image(run_id, outcome, spec=SPEC).row_id for outcome in made]
     with ResultQuery(store.path) as query:
-        assert {row.row_id for row in query.images(rows[:2], looks_inside=False)} == set(rows[:2])
+        assert {row.row_id for row in query.images(rows[:2], checks_lung_mask=False)} == set(rows[:2])
         assert query.images([]) == ()
         change(store.path, "UPDATE answers SET lung_shares = x'00' WHERE id = ?", rows[3])
-        assert len(query.images(rows, looks_inside=False)) == 4  # the values shown in a list do not include the mask
+        assert (
+            len(query.images(rows, checks_lung_mask=False)) == 4
+        )  # the values shown in a list do not include the mask
         with pytest.raises(StorageProblem):
             query.result(rows[3])
         kinds = sorted(query.count_results(rows)[0], key=lambda kind: kind.reason_and_note_codes)
