@@ -39,7 +39,7 @@ from fieldray.domain.intended_use import AGE_NOTE_CODE_BY_CONFIRMED
 from fieldray.domain.patient import patient_key
 from fieldray.domain.run import Verdict
 from fieldray.formatting import file_name, format_person_name, view_and_laterality_label
-from fieldray.store.rows import REUSED_BY_STAMP, outcome_of, pack_spec_of, verdict_columns
+from fieldray.store.rows import REUSED_BY_FILE_STAMP, outcome_of, pack_spec_of, verdict_columns
 from fieldray.store.schema import SCHEMA_VERSION, image_key
 
 # Executes an SQL statement with values on the open database, and returns its rows.
@@ -127,7 +127,7 @@ def fill_work_list(connection: sqlite3.Connection) -> None:
     for row_id, answers in itertools.groupby(connection.execute(query), lambda row: row["image_id"]):
         with contextlib.suppress(ValueError, TypeError, LookupError, AttributeError):  # reported on opening
             rows = list(answers)
-            outcomes = [outcome_of(row, pack_spec_of(row["spec"]), looks_inside=False) for row in rows]
+            outcomes = [outcome_of(row, pack_spec_of(row["spec"]), checks_lung_mask=False) for row in rows]
             leading = outcomes[most_urgent_pack_position(outcomes)]
             connection.execute(INSERT_WORK_LIST_ROW, work_list_row_values(rows[0]["run_id"], row_id, leading))
 
@@ -170,8 +170,8 @@ _SEEN: Final = f"""
 """
 _PRESENT: Final = f"UPDATE images SET absent_s = NULL WHERE absent_s IS NOT NULL AND run_id = :run_id AND {_GIVEN}"
 _MARK_REUSED_BY_STAMP: Final = f"""
-    UPDATE answers SET is_resumed = {REUSED_BY_STAMP}
-    WHERE is_resumed != {REUSED_BY_STAMP} AND image_id IN (SELECT value FROM json_each(:rows))
+    UPDATE answers SET is_resumed = {REUSED_BY_FILE_STAMP}
+    WHERE is_resumed != {REUSED_BY_FILE_STAMP} AND image_id IN (SELECT value FROM json_each(:rows))
 """
 UPDATE_URGENCY_RANK: Final = f"""
     UPDATE images SET rank = (SELECT MIN(rank) FROM answers WHERE image_id = images.id)
@@ -215,7 +215,7 @@ _OF_ANSWER: Final = {
     "image_id": "copy.id",
     "run_id": ":run_id",
     "position": ":position",
-    "is_resumed": str(REUSED_BY_STAMP),
+    "is_resumed": str(REUSED_BY_FILE_STAMP),
     "saved_s": ":now_s",
 }
 

@@ -65,7 +65,7 @@ from fieldray.store.rows import (
     outcome_of,
     pack_spec_of,
     run_of,
-    time_in,
+    time_in_column_s,
     verdict_of,
     with_checked_types,
 )
@@ -107,7 +107,7 @@ def _validate_answer(row: sqlite3.Row) -> None:
 
 
 def _validate_verdict(row: sqlite3.Row) -> None:
-    category_of_row(row), time_in(row, "given_s")
+    category_of_row(row), time_in_column_s(row, "given_s")
     if row["choice"] is not None:  # without a choice the row records that the image was read
         verdict_of(row)
 

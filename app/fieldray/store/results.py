@@ -54,9 +54,9 @@ from fieldray.store.opening import open_database
 from fieldray.store.pictures import Pictures, picture_row
 from fieldray.store.rows import (
     RUNS_WITH_PACKS,
-    answer_columns,
     image_columns,
     pack_spec_text,
+    result_columns,
     result_count_of,
     result_hash,
     run_of,
@@ -305,7 +305,7 @@ class ResultQuery:
         kept = self._pictures.thumbnails((row["content_sha256"], row["frame"]) for row in rows)
 
         def made(row: sqlite3.Row) -> StoredResult:
-            return stored_result_of(row, kept.get((row["content_sha256"], row["frame"])), looks_inside=looks_inside)
+            return stored_result_of(row, kept.get((row["content_sha256"], row["frame"])), checks_lung_mask=looks_inside)
 
         return self._convert(made, rows)
 
@@ -504,7 +504,7 @@ class ResultStore(ResultQuery):
                 "image_id": row_id,
                 "run_id": run_id,
                 "position": position,
-                **answer_columns(outcome, points=spec.packs[position].operating_points),
+                **result_columns(outcome, points=spec.packs[position].operating_points),
                 "is_resumed": int(position in resumed),
                 "saved_s": now_s,
             }

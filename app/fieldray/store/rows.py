@@ -80,7 +80,7 @@ RUNS_WITH_PACKS: Final = """
                      FROM (SELECT position, spec FROM run_packs WHERE run_id = runs.id ORDER BY position)) AS packs
      FROM runs)
 """
-REUSED_BY_STAMP: Final = 2  # value of `is_resumed` if the file was recognised by its stamp alone
+REUSED_BY_FILE_STAMP: Final = 2  # value of `is_resumed` if the file was recognised by its stamp alone
 _LAST_S: Final = 2.5e11  # in the year 9892
 _NONE: Final = type(None)
 _TYPES: Final[Mapping[str, type[Any] | tuple[type[Any], ...]]] = {
@@ -110,7 +110,7 @@ def outcome_columns(outcome: Outcome, *, points: Sequence[OperatingPoint] = ()) 
 
     points  operating points of the pack in the run, which are stored with the run instead of each result
     """
-    return {**image_columns(outcome), **answer_columns(outcome, points=points)}
+    return {**image_columns(outcome), **result_columns(outcome, points=points)}
 
 
 def image_columns(outcome: Outcome) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def _median(grey: NDArray[np.uint8]) -> float:
     return float(lower + upper) / 2
 
 
-def answer_columns(outcome: Outcome, *, points: Sequence[OperatingPoint] = ()) -> dict[str, Any]:
+def result_columns(outcome: Outcome, *, points: Sequence[OperatingPoint] = ()) -> dict[str, Any]:
     """Return the columns of `answers` for an outcome.
 
     points  operating points of the pack in the run, which are stored with the run instead of each result
@@ -227,7 +227,7 @@ def outcome_of(
     pack_in_run: PackOfResult,
     *,
     thumbnail: NDArray[np.uint8] | None = None,
-    looks_inside: bool = True,
+    checks_lung_mask: bool = True,
 ) -> Outcome:
     """Read an outcome from a row of `answers` joined with its image. Raises one of `INVALID_ROW_ERRORS`.
 
@@ -247,7 +247,7 @@ def outcome_of(
         decode_ms=row["decode_ms"],
         notes=details.notes,
     )
-    ref, lungs = _ref_of(row, details), _lungs_of(row, looks_inside=looks_inside)
+    ref, lungs = _ref_of(row, details), _lungs_of(row, looks_inside=checks_lung_mask)
     if row["status"] == "refused":
         return RefusedOutcome(ref=ref, reason=reason_of(row["reason"]), facts=facts, lungs=lungs)
     if row["status"] == "failed":
@@ -313,20 +313,20 @@ def ref_of(text: str) -> ImageRef:
 
 
 def stored_result_of(
-    row: sqlite3.Row, thumbnail: NDArray[np.uint8] | None = None, *, looks_inside: bool = True
+    row: sqlite3.Row, thumbnail: NDArray[np.uint8] | None = None, *, checks_lung_mask: bool = True
 ) -> StoredResult:
     """Read a stored result from a row of `answers` joined with its image, pack and verdict.
 
-    Raises one of `INVALID_ROW_ERRORS`. The parameters `thumbnail` and `looks_inside` are those of `outcome_of`.
+    Raises one of `INVALID_ROW_ERRORS`. The parameters `thumbnail` and `checks_lung_mask` are those of `outcome_of`.
     """
     return StoredResult(
         result_id=row["id"],
         row_id=row["image_id"],
         run_id=row["run_id"],
         pack_position=row["position"],
-        outcome=outcome_of(row, pack_spec_of(row["spec"]), thumbnail=thumbnail, looks_inside=looks_inside),
+        outcome=outcome_of(row, pack_spec_of(row["spec"]), thumbnail=thumbnail, checks_lung_mask=checks_lung_mask),
         is_reused=bool(row["is_resumed"]),
-        is_file_recognised_by_sample=row["is_resumed"] == REUSED_BY_STAMP,
+        is_file_recognised_by_sample=row["is_resumed"] == REUSED_BY_FILE_STAMP,
         verdict=verdict_of(row) if row["choice"] else None,
         is_read=bool(row["is_read"]),
     )
@@ -443,8 +443,8 @@ def run_of(row: sqlite3.Row) -> Run:
         spec=to_type({**asked, "packs": [parse_json(pack.spec, dict[str, Any]) for pack in packs]}, RunSpec),
         state=require_literal(row["state"], RunState),
         reason=reason_of(row["reason"]) if row["reason"] else None,
-        started_s=time_in(row, "started_s"),
-        ended_s=None if row["ended_s"] is None else time_in(row, "ended_s"),
+        started_s=time_in_column_s(row, "started_s"),
+        ended_s=None if row["ended_s"] is None else time_in_column_s(row, "ended_s"),
     )
 
 
@@ -452,7 +452,7 @@ def verdict_of(row: sqlite3.Row) -> Verdict:
     """Read a verdict from a row of `verdicts`. Raises ValueError, TypeError."""
     with_checked_types(row)
     return Verdict(
-        choice=require_literal(row["choice"], VerdictChoice), note=row["note"], given_s=time_in(row, "given_s")
+        choice=require_literal(row["choice"], VerdictChoice), note=row["note"], given_s=time_in_column_s(row, "given_s")
     )
 
 
@@ -494,7 +494,7 @@ def category_of_row(row: Row) -> Category:
     return category
 
 
-def time_in(row: sqlite3.Row, name: str) -> float:
+def time_in_column_s(row: sqlite3.Row, name: str) -> float:
     """Return the time in the column `name` of a row, in seconds since 1970.
 
     Raises TypeError, ValueError for an invalid date.
