@@ -38,7 +38,7 @@ from fieldray.store.schema import (
 )
 
 # Receives the share of some work that is done, 0..1.
-ShareCallback = Callable[[float], None]
+ProgressShareCallback = Callable[[float], None]
 
 # Exceptions from decoding a row that this program cannot have written.
 INVALID_ROW_ERRORS: Final = (ValueError, TypeError, LookupError, AttributeError)
@@ -95,7 +95,7 @@ class StoreConnection(sqlite3.Connection):
         """
         return self._identity == identity
 
-    def require_current_file(self) -> None:
+    def require_same_file_at_path(self) -> None:
         """Raise StorageProblem (store_gone) if the file that this connection opened was moved, deleted or replaced.
 
         SQLite would not notice: it would continue with the old file and report success. The write-ahead log of the old
@@ -191,7 +191,7 @@ def merge_write_ahead_log(connection: sqlite3.Connection) -> None:
 @contextlib.contextmanager
 def transaction(connection: StoreConnection) -> Iterator[None]:
     """Run all statements of a `with` block in one transaction. Raises StorageProblem (store_gone), sqlite3.Error."""
-    connection.require_current_file()
+    connection.require_same_file_at_path()
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield

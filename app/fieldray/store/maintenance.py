@@ -37,7 +37,7 @@ from fieldray.store.bookkeeping import (
 )
 from fieldray.store.database import (
     COMPANION_SUFFIXES,
-    ShareCallback,
+    ProgressShareCallback,
     companion_files,
     convert_sqlite_errors,
     damage_mark_path,
@@ -129,7 +129,7 @@ _READ_FROM: Final = {"runs": RUNS_WITH_PACKS, "answers": RESULTS_JOINED_WITH_IMA
 # ---- check
 
 
-def check_database(path: Path, *, progress: ShareCallback) -> Mapping[str, int]:
+def check_database(path: Path, *, progress: ProgressShareCallback) -> Mapping[str, int]:
     """Check the database files for damage, and every row of the results for validity.
 
     Returns the number of rows by kind: "images", "answers", "verdicts", "pictures" and others. Raises StorageProblem
@@ -142,7 +142,7 @@ def check_database(path: Path, *, progress: ShareCallback) -> Mapping[str, int]:
     return {"pictures": 0, **counts, **(_check_file(pictures, PICTURES_TABLES, progress) if pictures.exists() else {})}
 
 
-def _check_file(path: Path, tables: Tables, progress: ShareCallback) -> Mapping[str, int]:
+def _check_file(path: Path, tables: Tables, progress: ProgressShareCallback) -> Mapping[str, int]:
     """Check a database file with these tables. Returns the number of rows by table. Raises StorageProblem.
 
     progress  function called with the share of the work that is done, 0..1
@@ -160,7 +160,7 @@ def _check_file(path: Path, tables: Tables, progress: ShareCallback) -> Mapping[
             return counts
 
 
-def _check_rows(connection: sqlite3.Connection, table: str, progress: ShareCallback) -> int:
+def _check_rows(connection: sqlite3.Connection, table: str, progress: ProgressShareCallback) -> int:
     """Check every row of a table. Returns the number of rows. Raises one of `INVALID_ROW_ERRORS` for an invalid row.
 
     progress  function called with the share of the rows that are checked, 0..1
@@ -193,7 +193,7 @@ def _require_whole(connection: sqlite3.Connection) -> None:
 # ---- backup and restore
 
 
-def backup(path: Path, folder: Path, *, includes_pictures: bool, progress: ShareCallback) -> tuple[Path, ...]:
+def backup(path: Path, folder: Path, *, includes_pictures: bool, progress: ProgressShareCallback) -> tuple[Path, ...]:
     """Copy the results database, as it is at one moment, into a folder. A backup is possible during a run.
 
     Returns the paths of the files written.
@@ -218,7 +218,7 @@ def backup(path: Path, folder: Path, *, includes_pictures: bool, progress: Share
     return targets
 
 
-def _copy(connection: sqlite3.Connection, source: Path, target: Path, progress: ShareCallback) -> None:
+def _copy(connection: sqlite3.Connection, source: Path, target: Path, progress: ProgressShareCallback) -> None:
     """Copy one database file, readable only by this user. The copy gets the name `target` when it is complete.
 
     SQLite copies damaged pages without an error, so the copy is checked. Raises StorageProblem (database_damaged).
