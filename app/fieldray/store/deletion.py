@@ -225,7 +225,7 @@ def _hold(connection: sqlite3.Connection, locks: RunLocks, run_ids: Sequence[int
     query = f"SELECT id, state FROM runs WHERE id IN ({_listed(run_ids)})"
     for row in connection.execute(query).fetchall():
         if row["state"] != "finished" and not locks.hold(row["id"]):
-            raise UsageProblem(reason("history_in_use", run=row["id"], process=locks.other_process))
+            raise UsageProblem(reason("history_in_use", run=row["id"], process=locks.process_holding_run))
 
 
 def _set_aside(path: Path) -> Iterator[Path]:

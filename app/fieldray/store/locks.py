@@ -118,7 +118,7 @@ class RunLocks:
     def __init__(self, database: Path) -> None:
         self._database = database
         self._held: dict[int, FileLock] = {}
-        self.other_process: str | None = None
+        self.process_holding_run: str | None = None
 
     def hold(self, run_id: int) -> bool:
         """Lock a run.
@@ -130,7 +130,7 @@ class RunLocks:
         try:
             self._held[run_id] = FileLock(_run_lock(self._database, run_id), holder=str(os.getpid()), wait_s=_LOOK_S)
         except LockHeldError as error:
-            self.other_process = error.holder
+            self.process_holding_run = error.holder
             return False
         return True
 

@@ -328,7 +328,7 @@ class ResultStore(ResultQuery):
     @property
     def process_holding_run(self) -> str | None:
         """A description of the other process that held a run, so that `open_run` could not resume the run; or None."""
-        return self._locks.other_process
+        return self._locks.process_holding_run
 
     def close(self) -> None:
         """Close the connection to the database, and let other programs resume the unfinished runs of this program."""
