@@ -32,7 +32,7 @@ from fieldray.persistence import (
 )
 from fieldray.reasons import reason
 from fieldray.store.schema import (
-    Tables,
+    TableStatements,
     program_version_number,
     schema_version_of,
 )
@@ -152,7 +152,7 @@ def _connect(path: Path) -> StoreConnection:
     return connection
 
 
-def create_database(path: Path, tables: Tables, version: int) -> StoreConnection:
+def create_database(path: Path, tables: TableStatements, version: int) -> StoreConnection:
     """Create a database file with these tables and this schema version, and open the file.
 
     Raises OSError, sqlite3.Error.
@@ -170,7 +170,7 @@ def create_database(path: Path, tables: Tables, version: int) -> StoreConnection
     return connection
 
 
-def _make_tables(connection: StoreConnection, tables: Tables, version: int) -> None:
+def _make_tables(connection: StoreConnection, tables: TableStatements, version: int) -> None:
     connection.execute("BEGIN IMMEDIATE")
     if schema_version_of(connection) == 0:  # otherwise another program made the tables while this one waited
         for statement in tables:

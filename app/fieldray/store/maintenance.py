@@ -70,11 +70,11 @@ from fieldray.store.rows import (
     with_checked_types,
 )
 from fieldray.store.schema import (
-    FIRST_RELEASED_SCHEMA,
+    FIRST_RELEASED_SCHEMA_VERSION,
     PICTURES_TABLES,
     RESULTS_TABLES,
     SCHEMA_VERSION,
-    Tables,
+    TableStatements,
     has_table,
     header_of,
     schema_version_in_file,
@@ -142,7 +142,7 @@ def check_database(path: Path, *, progress: ProgressShareCallback) -> Mapping[st
     return {"pictures": 0, **counts, **(_check_file(pictures, PICTURES_TABLES, progress) if pictures.exists() else {})}
 
 
-def _check_file(path: Path, tables: Tables, progress: ProgressShareCallback) -> Mapping[str, int]:
+def _check_file(path: Path, tables: TableStatements, progress: ProgressShareCallback) -> Mapping[str, int]:
     """Check a database file with these tables. Returns the number of rows by table. Raises StorageProblem.
 
     progress  function called with the share of the work that is done, 0..1
@@ -289,7 +289,7 @@ def restore(path: Path, folder: Path) -> Path | None:
 _NOT_OURS: Final = ("database_newer", "database_of_later", "database_too_old", "not_plain")
 
 
-def _fetch(source: Path, temporary: Path, tables: Tables) -> None:
+def _fetch(source: Path, temporary: Path, tables: TableStatements) -> None:
     """Copy a file of a backup to the path `temporary`. Requires that the copy is a complete database of this program.
 
     A backup by an earlier version is migrated to this version. Raises UsageProblem.
@@ -384,7 +384,7 @@ def _refuse_other_version(path: Path) -> None:
     """
     if path.exists():
         with closing(open_read_only(path)) as found, contextlib.suppress(*_UNREADABLE):
-            if FIRST_RELEASED_SCHEMA <= schema_version_of(found) < SCHEMA_VERSION:
+            if FIRST_RELEASED_SCHEMA_VERSION <= schema_version_of(found) < SCHEMA_VERSION:
                 raise StorageProblem(reason("database_older_damaged", path=path))
             if schema_version_of(found) != SCHEMA_VERSION and 0 < schema_version_of(found) <= _LAST_VERSION:
                 raise version_problem(path, found)

@@ -37,7 +37,14 @@ from fieldray.store.database import (
     unused_path,
 )
 from fieldray.store.locks import require_exclusive_access
-from fieldray.store.schema import RESULTS_TABLES, SCHEMA_VERSION, Tables, expected_schema, schema_of, schema_version_of
+from fieldray.store.schema import (
+    RESULTS_TABLES,
+    SCHEMA_VERSION,
+    TableStatements,
+    expected_schema,
+    schema_of,
+    schema_version_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +111,7 @@ def _take_step(version: int, before: Path, after: Path, *, of: Path) -> None:
         merge_write_ahead_log(connection)
 
 
-def _tables_of(version: int) -> Tables:
+def _tables_of(version: int) -> TableStatements:
     return RESULTS_TABLES if version == SCHEMA_VERSION else MIGRATION_STEPS[version][0]
 
 
@@ -121,7 +128,7 @@ def _keep(path: Path, version: int) -> None:
 
 # ---- from 11 to 12: runs of several packs over one pass of images become one run with a result of each pack
 
-_TABLES_11: Final[Tables] = (
+_TABLES_11: Final[TableStatements] = (
     """CREATE TABLE runs (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         request_key TEXT NOT NULL,
@@ -293,6 +300,6 @@ def _put_run(connection: sqlite3.Connection, run_id: int, of_packs: list[sqlite3
 
 
 # By old version: its tables, and the function that fills the tables of the next version from the old file (`old`).
-MIGRATION_STEPS: Final[dict[int, tuple[Tables, Callable[[sqlite3.Connection], None]]]] = {
+MIGRATION_STEPS: Final[dict[int, tuple[TableStatements, Callable[[sqlite3.Connection], None]]]] = {
     11: (_TABLES_11, _give_runs_packs),
 }

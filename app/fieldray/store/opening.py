@@ -35,9 +35,9 @@ from fieldray.store.database import (
 )
 from fieldray.store.locks import database_file_lock
 from fieldray.store.schema import (
-    FIRST_RELEASED_SCHEMA,
+    FIRST_RELEASED_SCHEMA_VERSION,
     RESULTS_TABLES,
-    Tables,
+    TableStatements,
     expected_schema,
     program_version_of,
     schema_of,
@@ -49,7 +49,7 @@ from fieldray.store.schema import (
 _MIGRATION_S: Final = 3600.0  # time that a migration by another program may take
 
 
-def open_database(path: Path, *, tables: Tables = RESULTS_TABLES) -> StoreConnection:
+def open_database(path: Path, *, tables: TableStatements = RESULTS_TABLES) -> StoreConnection:
     """Open a database file, or create the file. Every statement commits by itself (autocommit).
 
     A file of an earlier version is migrated first (`migrations`).
@@ -82,7 +82,7 @@ def open_database(path: Path, *, tables: Tables = RESULTS_TABLES) -> StoreConnec
         return connection
 
 
-def is_older_version(path: Path, tables: Tables = RESULTS_TABLES) -> bool:
+def is_older_version(path: Path, tables: TableStatements = RESULTS_TABLES) -> bool:
     """Return whether a database file has tables of an earlier version, which can be migrated. Raises OSError.
 
     False for a file that this process has open, because such a file was migrated on opening.
@@ -90,10 +90,10 @@ def is_older_version(path: Path, tables: Tables = RESULTS_TABLES) -> bool:
     with OPENING_LOCK:
         if not path.exists() or is_open_here(path):
             return False
-        return FIRST_RELEASED_SCHEMA <= schema_version_in_file(path) < supported_schema_version(tables)
+        return FIRST_RELEASED_SCHEMA_VERSION <= schema_version_in_file(path) < supported_schema_version(tables)
 
 
-def _make(path: Path, tables: Tables) -> None:
+def _make(path: Path, tables: TableStatements) -> None:
     """Create a database file with these tables under a temporary name, and rename the file to `path`."""
     remove_unfinished_files(path.parent)
     temporary = temporary_path(path)
@@ -105,7 +105,7 @@ def _make(path: Path, tables: Tables) -> None:
         remove_files(temporary)
 
 
-def _require_ours(connection: StoreConnection, path: Path, tables: Tables) -> None:
+def _require_ours(connection: StoreConnection, path: Path, tables: TableStatements) -> None:
     """Raise StorageProblem for a file of another version, or with other tables than this program makes.
 
     The file may come from elsewhere, and a trigger in the file could change results. Codes: database_newer,
@@ -123,7 +123,7 @@ def _require_ours(connection: StoreConnection, path: Path, tables: Tables) -> No
 
 def version_problem(path: Path, connection: sqlite3.Connection) -> StorageProblem:
     """Return the exception for a file of a later version, or of a version too old to be migrated."""
-    if schema_version_of(connection) < FIRST_RELEASED_SCHEMA:
+    if schema_version_of(connection) < FIRST_RELEASED_SCHEMA_VERSION:
         return StorageProblem(reason("database_too_old", path=path))
     made_by_program = program_version_of(connection)
     if not made_by_program:

@@ -51,8 +51,8 @@ from fieldray.domain.run import (
     VerdictChoice,
 )
 from fieldray.store.schema import (
+    LUNG_FIELDS_ATTRIBUTE_NAMES,
     RUN_OPERATING_POINT_MARKER,
-    SHARED_LUNG_ATTRIBUTES,
     StoredDetails,
     StoredFinding,
     StoredLungs,
@@ -188,7 +188,7 @@ def _stored_findings(findings: Sequence[Finding], points: Sequence[OperatingPoin
 def _lung_columns(lungs: LungFields | None) -> dict[str, Any]:
     if lungs is None:
         return {"lungs": None, "lung_shares": None}
-    kept, values = lungs.compressed_shares, [getattr(lungs, name) for name in SHARED_LUNG_ATTRIBUTES]
+    kept, values = lungs.compressed_shares, [getattr(lungs, name) for name in LUNG_FIELDS_ATTRIBUTE_NAMES]
     text = compact_json([kept.rows, kept.columns, kept.threshold, pixel_map_values(lungs.cells_to_image), *values])
     return {"lungs": text, "lung_shares": kept.data}
 

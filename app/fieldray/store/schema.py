@@ -30,11 +30,11 @@ from fieldray.typed_json import format_json, parse_json
 
 # Any change of the tables needs a new number, and a step in `migrations`.
 SCHEMA_VERSION: Final = 12
-FIRST_RELEASED_SCHEMA: Final = 11  # version of program 0.2.0; lower versions were used before the first release
+FIRST_RELEASED_SCHEMA_VERSION: Final = 11  # version of program 0.2.0; lower versions were used before the first release
 _PICTURES_VERSION: Final = 11
 _VERSION_AT: Final = 60  # offset (sqlite.org/fileformat.html); the write-ahead log may hold a newer version
 
-Tables = tuple[str, ...]
+TableStatements = tuple[str, ...]
 
 # A run is one pass over images by one or more packs (`run_packs`, by position). Each image of a run has one row in
 # `images`, and one row in `answers` for each pack. Facts by which rows are sorted, filtered or found are columns; all
@@ -49,7 +49,7 @@ Tables = tuple[str, ...]
 #
 # The work list (see `bookkeeping`) is made again by a repair or a migration. The statements are short, so that the
 # schema fits one page: a file that lost one of several pages would be lost as a whole.
-RESULTS_TABLES: Final[Tables] = (
+RESULTS_TABLES: Final[TableStatements] = (
     """CREATE TABLE runs (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         request_key TEXT NOT NULL,
@@ -139,7 +139,7 @@ RESULTS_TABLES: Final[Tables] = (
 
 # The picture database: small pictures, stored once for all results of one file content. The picture database may be
 # deleted without losing results.
-PICTURES_TABLES: Final[Tables] = (
+PICTURES_TABLES: Final[TableStatements] = (
     """CREATE TABLE pictures (
         id INTEGER PRIMARY KEY,
         content_sha256 BLOB NOT NULL,
@@ -167,7 +167,7 @@ def schema_version_in_file(path: Path) -> int:
         return int.from_bytes(stream.read(4), "big")
 
 
-def supported_schema_version(tables: Tables) -> int:
+def supported_schema_version(tables: TableStatements) -> int:
     """Return the version of the tables that this program makes. `tables` is `RESULTS_TABLES` or `PICTURES_TABLES`."""
     return _PICTURES_VERSION if tables is PICTURES_TABLES else SCHEMA_VERSION
 
@@ -203,7 +203,7 @@ def schema_of(connection: sqlite3.Connection) -> set[tuple[object, ...]]:
 
 
 @functools.cache
-def expected_schema(tables: Tables) -> frozenset[tuple[object, ...]]:
+def expected_schema(tables: TableStatements) -> frozenset[tuple[object, ...]]:
     """Return the schema that results from executing the statements `tables` in an empty database (see `schema_of`)."""
     with contextlib.closing(sqlite3.connect(":memory:")) as made:
         for statement in tables:
@@ -223,7 +223,7 @@ def has_table(connection: sqlite3.Connection, name: str) -> bool:
 RUN_OPERATING_POINT_MARKER: Final = 1  # in a stored finding: the run's operating point for the label
 _HEADER: Final = {field.name: field.default for field in dataclasses.fields(ImageHeader)}
 
-MapValues = tuple[float, float, float, float]  # scale and offset of the rows, then of the columns
+PixelMapValues = tuple[float, float, float, float]  # scale and offset of the rows, then of the columns
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31)]  # larger numbers do not fit the types of SQLite and NumPy
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
@@ -248,7 +248,7 @@ class StoredDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     rows: Count = 0
     columns: Count = 0
     notes: tuple[str, ...] = ()
-    pixel_map: MapValues | None = None
+    pixel_map: PixelMapValues | None = None
     problem: StoredReason | None = None
     is_refusal: bool = False
     maps: tuple[Count, Count, Count] | None = None
@@ -277,7 +277,7 @@ class StoredLungs(msgspec.Struct, frozen=True, array_like=True):
     mask_rows: Count
     mask_columns: Count
     threshold: int
-    pixel_map: MapValues
+    pixel_map: PixelMapValues
     is_frontal_chest: bool
     has_lungs: bool
     left_lung_area_share: float
@@ -299,13 +299,13 @@ class StoredLungs(msgspec.Struct, frozen=True, array_like=True):
         shares  the compressed mask of the lungs, as in `CompressedShares.data`
         """
         kept = CompressedShares(self.mask_rows, self.mask_columns, self.threshold, shares)
-        values = {name: getattr(self, name) for name in SHARED_LUNG_ATTRIBUTES}
+        values = {name: getattr(self, name) for name in LUNG_FIELDS_ATTRIBUTE_NAMES}
         return LungFields(**values, compressed_shares=kept, cells_to_image=CoordinateMap(*self.pixel_map))
 
 
 _OF_CELLS: Final = ("mask_rows", "mask_columns", "threshold", "pixel_map")
 # Fields that `StoredLungs` and `LungFields` have in common, in the order of `StoredLungs`: all but those of the mask.
-SHARED_LUNG_ATTRIBUTES: Final = StoredLungs.__struct_fields__[len(_OF_CELLS) :]
+LUNG_FIELDS_ATTRIBUTE_NAMES: Final = StoredLungs.__struct_fields__[len(_OF_CELLS) :]
 
 
 def compact_json(value: Any) -> str:
@@ -313,7 +313,7 @@ def compact_json(value: Any) -> str:
     return format_json(value).decode()
 
 
-def pixel_map_values(pixel_map: CoordinateMap) -> MapValues:
+def pixel_map_values(pixel_map: CoordinateMap) -> PixelMapValues:
     """Return a pixel map as stored in JSON: scale and offset of the rows, then scale and offset of the columns."""
     return (pixel_map.row_scale, pixel_map.row_offset, pixel_map.column_scale, pixel_map.column_offset)
 
