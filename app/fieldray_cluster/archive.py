@@ -109,12 +109,12 @@ class NodeProgress:
 class ArchiveProgress:
     """The progress of screening an archive: numbers of images, speed and remaining time.
 
-    `earlier_image_count` is the number of images that had results from an earlier start of the command.
+    `earlier_screened_image_count` is the number of images that had results from an earlier start of the command.
     """
 
     screened_image_count: int
     image_count: int
-    earlier_image_count: int
+    earlier_screened_image_count: int
     images_per_s: float
     remaining_s: float | None
     nodes: tuple[NodeProgress, ...] = ()
@@ -430,7 +430,7 @@ class ArchiveDriver:
         return ArchiveProgress(
             screened_image_count=done,
             image_count=total,
-            earlier_image_count=self._resumed,
+            earlier_screened_image_count=self._resumed,
             images_per_s=rate,
             remaining_s=(total - done) / rate if rate else None,
             nodes=tuple(nodes),
