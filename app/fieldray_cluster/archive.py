@@ -267,7 +267,7 @@ class ArchiveDriver:
                 piece = Piece(piece.start, piece.start + count, piece.death_count, piece.image_counts_before_death)
         sent = {Path(name): data for name, data in (files or {}).items() if isinstance(data, bytes)}
         refs = self._images.ref_texts(piece)
-        states = self._images.object_states(piece) if is_object_address(self._request.paths[0]) else None
+        states = self._images.server_object_states(piece) if is_object_address(self._request.paths[0]) else None
         spec = PieceSpec(request=self._request, refs=refs, file_contents=files, object_states=states)
         key = f"chunk-{piece.start}-{piece.stop}-{uuid.uuid4().hex}"
         future = client.submit(screen_piece_as_bytes, self._screen, spec, key=key, workers=[address], pure=False)

@@ -301,7 +301,7 @@ class ImageList:
         """Return the file of each image of a piece. Raises UsageProblem (archive_damaged)."""
         return tuple(Path(os.fsdecode(name)) for name in self._column(piece, "path"))
 
-    def object_states(self, piece: Piece) -> tuple[str, ...]:
+    def server_object_states(self, piece: Piece) -> tuple[str, ...]:
         """Return, for each image of a piece, the state (size and tag) that the image's object had on the server.
 
         The states are those at the time of listing; "" for images that are files. Raises UsageProblem
