@@ -39,7 +39,7 @@ from fieldray_cluster.archive_worker import (
     parse_problem,
     parse_results,
     read_contents,
-    replace_rows,
+    replace_result_rows,
     screen_piece,
     screen_piece_as_bytes,
 )
@@ -268,7 +268,7 @@ class ArchiveDriver:
         sent = {Path(name): data for name, data in (files or {}).items() if isinstance(data, bytes)}
         refs = self._images.ref_texts(piece)
         states = self._images.server_object_states(piece) if is_object_address(self._request.paths[0]) else None
-        spec = PieceSpec(request=self._request, refs=refs, file_contents=files, object_states=states)
+        spec = PieceSpec(request=self._request, refs=refs, file_contents=files, server_object_states=states)
         key = f"chunk-{piece.start}-{piece.stop}-{uuid.uuid4().hex}"
         future = client.submit(screen_piece_as_bytes, self._screen, spec, key=key, workers=[address], pure=False)
         self._nodes_began_s.setdefault(node, time.monotonic())
@@ -412,7 +412,9 @@ class ArchiveDriver:
         """
         if whole := self._failed_in.get(piece.start):
             first, previous = piece.start - whole.start, self._folder.read_results(whole)
-            self._folder.write_results(whole, replace_rows(previous, results, first=first, request=self._request))
+            self._folder.write_results(
+                whole, replace_result_rows(previous, results, first=first, request=self._request)
+            )
         else:
             self._folder.write_results(piece, results)
         self._save(outcomes, False)

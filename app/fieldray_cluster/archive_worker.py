@@ -361,7 +361,7 @@ class PieceSpec:
     request: ArchiveRequest
     refs: tuple[str, ...]
     file_contents: Mapping[str, bytes | Reason] | None = None
-    object_states: tuple[str, ...] | None = None
+    server_object_states: tuple[str, ...] | None = None
 
 
 def screen_piece_as_bytes(screen: Callable[[PieceSpec], Sequence[Outcome]], spec: PieceSpec) -> bytes:
@@ -446,7 +446,7 @@ def parse_results(
     return outcomes
 
 
-def replace_rows(data: bytes, rows: bytes, *, first: int, request: ArchiveRequest) -> bytes:
+def replace_result_rows(data: bytes, rows: bytes, *, first: int, request: ArchiveRequest) -> bytes:
     """Replace rows in a Parquet file of results. Returns the bytes of the new file.
 
     `data` is the old file. `rows` is a file with the new rows, which replace the old rows from index `first` on. Both
@@ -501,7 +501,7 @@ def screen_piece(spec: PieceSpec) -> list[Outcome]:
     Raises FieldrayError if this computer cannot screen images.
     """
     refs = [ref_of(text) for text in spec.refs]
-    if spec.object_states is not None:
+    if spec.server_object_states is not None:
         worker = distributed.get_worker()
         folder = Path(worker.local_directory)
         server, cache = ObjectServer(spec.request.paths[0]), ObjectCache(folder.parent / "objects")
@@ -509,7 +509,7 @@ def screen_piece(spec: PieceSpec) -> list[Outcome]:
         worker.metrics = {**worker.metrics, AWAITS_SERVER_METRIC: lambda _: server.is_unreachable}
         with (
             tempfile.TemporaryDirectory(prefix="objects-", dir=folder, ignore_cleanup_errors=True) as own,
-            PieceDownloads(server, cache, refs, spec.object_states, Path(own)) as ahead,
+            PieceDownloads(server, cache, refs, spec.server_object_states, Path(own)) as ahead,
         ):
             return _session(spec.request).screen(refs, ahead)
     if spec.file_contents is not None:
