@@ -54,7 +54,7 @@ _SILENCE_S: Final = 60.0
 _OF_STATUS: Final = {401: PermissionError(), 403: PermissionError(), 404: FileNotFoundError(), 410: FileNotFoundError()}
 
 Result = TypeVar("Result")
-ListedObject = tuple[str, str]
+ObjectAddressAndState = tuple[str, str]
 """An object in a server's list: address, and state (size and tag) as one text.
 
 The state is "" if the server's list has no states.
@@ -152,7 +152,7 @@ class ObjectServer:
         except Exception as error:  # an invalid configuration may raise anything
             raise self._gone(error) from error
 
-    def iterate_objects(self) -> Iterator[ListedObject]:
+    def iterate_objects(self) -> Iterator[ObjectAddressAndState]:
         """Yield all objects at the address. The server's list is read page by page.
 
         Raises UsageProblem (nothing_to_screen) if the address does not exist, EnvironmentProblem (archive_not_listed,
@@ -334,7 +334,7 @@ class _Bucket:
             return {str(ipaddress.ip_address(host))}
         return {host, f"{self._bucket}.{host}"}
 
-    def page(self, position: str) -> tuple[list[ListedObject], list[str]]:
+    def page(self, position: str) -> tuple[list[ObjectAddressAndState], list[str]]:
         start = f"{self._prefix}/" if self._prefix else ""
         mark = {"ContinuationToken": position} if position else {}
         page = self._ask("list_objects_v2", Prefix=start, MaxKeys=_PAGE, **mark)
@@ -388,7 +388,7 @@ class _Web:
     def hosts(self) -> set[str]:
         return {urlsplit(self._address).hostname or ""} - {""}
 
-    def page(self, position: str) -> tuple[list[ListedObject], list[str]]:
+    def page(self, position: str) -> tuple[list[ObjectAddressAndState], list[str]]:
         """List a folder of an HTTP server. A page that is not HTML, or a top page without links, is an object."""
         links = sync(self._files.loop, self._links, position or self._address)
         folder = f"{(position or self._address).rstrip('/')}/"
@@ -471,7 +471,7 @@ class _Ssh:
     def hosts(self) -> set[str]:
         return {urlsplit(self._address).hostname or ""} - {""}
 
-    def page(self, position: str) -> tuple[list[ListedObject], list[str]]:
+    def page(self, position: str) -> tuple[list[ObjectAddressAndState], list[str]]:
         folder = position or self._address
         if not position and not stat.S_ISDIR(self._files.stat(self._path(folder)).st_mode):
             return [(folder, "")], []

@@ -30,7 +30,7 @@ from fieldray.imaging.identify import ref_with_problem
 from fieldray.imaging.object_identify import IdentifyServerFile, ServerFileHead
 from fieldray_cluster.object_server import (
     MAX_OBJECT_BYTES,
-    ListedObject,
+    ObjectAddressAndState,
     ObjectServer,
     address_to_path,
     path_to_address,
@@ -65,7 +65,7 @@ def list_images_on_server(
         A function that looks for images in the beginning of an object.
     """
 
-    def look(listed: ListedObject) -> tuple[list[ImageRef], str, bool]:
+    def look(listed: ObjectAddressAndState) -> tuple[list[ImageRef], str, bool]:
         """Return the images of an object, the object's state, and whether the object is a zip file."""
         address, state = listed
         ref, length = ImageRef(path=address_to_path(address)), _HEAD_BYTES
