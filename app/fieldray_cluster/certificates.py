@@ -28,13 +28,16 @@ from fieldray.reasons import reason
 if TYPE_CHECKING:
     from cryptography.x509 import KeyUsage
 
-Role = Literal["node", "client"]
+CertificateRole = Literal["node", "client"]
 """The role of a process in the cluster: a node, which does work, or a client, which submits work."""
 AUTHORITY_FILE_NAME: Final = "authority.pem"
 CERTIFICATE_FILE_NAMES: Final = (AUTHORITY_FILE_NAME, "node.pem", "node.key", "client.pem", "client.key")
 CERTIFICATE_VALID_DAYS: Final = 825
 # A node is also a client, because it connects to the scheduler.
-_USES: Final[Mapping[Role, tuple[str, ...]]] = {"node": ("SERVER_AUTH", "CLIENT_AUTH"), "client": ("CLIENT_AUTH",)}
+_USES: Final[Mapping[CertificateRole, tuple[str, ...]]] = {
+    "node": ("SERVER_AUTH", "CLIENT_AUTH"),
+    "client": ("CLIENT_AUTH",),
+}
 _KEY_USES: Final = (
     "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
     "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
@@ -61,12 +64,12 @@ def make_certificates(folder: Path, *, days: int = CERTIFICATE_VALID_DAYS) -> tu
     return tuple(folder / name for name in CERTIFICATE_FILE_NAMES)
 
 
-def certificate_and_key_paths(folder: Path, role: Role) -> tuple[Path, Path]:
+def certificate_and_key_paths(folder: Path, role: CertificateRole) -> tuple[Path, Path]:
     """Return the paths of the certificate and of the key of a role."""
     return folder / f"{role}.pem", folder / f"{role}.key"
 
 
-def require_certificates(folder: Path, role: Role) -> datetime.date:
+def require_certificates(folder: Path, role: CertificateRole) -> datetime.date:
     """Check the certificates of a role in a folder. Returns the last day on which they are valid.
 
     Raises UsageProblem: cluster_certificates if files are missing or invalid, cluster_certificates_expired, or
@@ -94,7 +97,7 @@ def require_certificates(folder: Path, role: Role) -> datetime.date:
     return until.date()
 
 
-def certificate_text(folder: Path, role: Role) -> str:
+def certificate_text(folder: Path, role: CertificateRole) -> str:
     """Return a text with role, authority and last day of certificates, which people can compare between computers.
 
     Raises as `require_certificates`.

@@ -46,7 +46,7 @@ from fieldray.paths import scratch_folder
 from fieldray.process_environment import usable_cores
 from fieldray.processes.wire import INVALID_MESSAGE_ERRORS
 from fieldray.reasons import Reason, reason
-from fieldray_cluster.certificates import Role, make_certificates, require_certificates
+from fieldray_cluster.certificates import CertificateRole, make_certificates, require_certificates
 from fieldray_cluster.node import (
     NodeGroup,
     NodeSettings,
@@ -125,7 +125,7 @@ class ConnectionSettings:
     address: str | None = None
     workers: int = 1
     certificates: Path | None = None
-    role: Role = "client"
+    role: CertificateRole = "client"
     scheduler_timeout_s: float = 30.0
     worker_timeout_s: float = 30.0
     needs_worker: bool = True

@@ -37,7 +37,7 @@ from fieldray.errors import EnvironmentProblem
 from fieldray.offline import allow_networks
 from fieldray.paths import VERSION, python_command
 from fieldray.reasons import reason
-from fieldray_cluster.certificates import AUTHORITY_FILE_NAME, Role, certificate_and_key_paths
+from fieldray_cluster.certificates import AUTHORITY_FILE_NAME, CertificateRole, certificate_and_key_paths
 
 SCHEDULER_LOST_EXIT_CODE: Final = 3
 """The exit code of a worker process that has lost the connection to its scheduler."""
@@ -128,7 +128,7 @@ def allow_own_ip_address(host: str) -> None:
         allow_networks((way.getsockname()[0],))
 
 
-def tls_settings(certificates: Path | None, role: Role = "node") -> Security | None:
+def tls_settings(certificates: Path | None, role: CertificateRole = "node") -> Security | None:
     """Return Dask's settings for mutual TLS with the cluster's certificates; None without certificates."""
     if certificates is None:
         return None

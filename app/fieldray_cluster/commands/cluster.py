@@ -17,7 +17,7 @@ from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
 if TYPE_CHECKING:
-    from fieldray_cluster.certificates import Role
+    from fieldray_cluster.certificates import CertificateRole
     from fieldray_cluster.connection import ConnectionSettings
     from fieldray_cluster.node import NodeProcess
 
@@ -221,7 +221,7 @@ def run_certificates(options: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _to_look(options: argparse.Namespace, role: Role) -> ConnectionSettings:
+def _to_look(options: argparse.Namespace, role: CertificateRole) -> ConnectionSettings:
     """Return connection settings for commands that only inspect or stop a cluster.
 
     With these settings, a cluster without workers or of another program version is no problem.
@@ -277,7 +277,7 @@ def _require_member(options: argparse.Namespace, console: Console) -> None:
         raise UsageProblem(reason("cluster_host", host=options.host))
 
 
-def _print_certificates(options: argparse.Namespace, console: Console, role: Role) -> None:
+def _print_certificates(options: argparse.Namespace, console: Console, role: CertificateRole) -> None:
     from fieldray_cluster.certificates import certificate_text
 
     if options.certificates:
