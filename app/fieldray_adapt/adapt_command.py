@@ -26,7 +26,7 @@ from fieldray_cluster.commands.training import (
     add_fetch_subcommand,
     add_measure_cluster_subcommand,
     add_training_options,
-    fetch_in_other_process,
+    fetch_images_in_other_process,
     make_trainer,
 )
 
@@ -168,7 +168,7 @@ def run_compile(options: argparse.Namespace, console: Console) -> int:
 
 def run_adapt(options: argparse.Namespace, console: Console) -> int:
     """Run the steps of a recipe up to `options.step`. Returns the exit code. Raises UsageProblem, PackProblem."""
-    if options.fetch and (code := fetch_in_other_process(options.recipe)):
+    if options.fetch and (code := fetch_images_in_other_process(options.recipe)):
         return code
     # NumPy reads this variable on import. The matrices here are so small that BLAS threads slow them down.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -121,7 +121,7 @@ def add_fetch_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def fetch_in_other_process(recipe: Path) -> int:
+def fetch_images_in_other_process(recipe: Path) -> int:
     """Run `adapt fetch` in another process, and return its exit code.
 
     Only the other process connects to a server. This process, which later reads the images, stays offline.
