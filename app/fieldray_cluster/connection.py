@@ -61,7 +61,7 @@ _TICK_S: Final = 0.1
 _CLOCKS_S: Final = 120.0
 ANSWER_TIMEOUT_S: Final = 10.0
 """Seconds to wait for a worker's answer before work goes on without that worker."""
-ClockReport = Callable[..., tuple[float, str]]
+ReadClockAndCertificate = Callable[..., tuple[float, str]]
 """A function that a process runs to report its clock (seconds since 1970), and a sentence about its certificate."""
 AnswerFuture = Future[object]
 """The future of a worker's answer to a question."""
@@ -263,7 +263,7 @@ def clock_and_certificate(dask_worker: Any = None, dask_scheduler: Any = None) -
         return time.time(), problem.reason.text
 
 
-def scheduler_clock(client: Client, report: ClockReport = clock_and_certificate) -> str:
+def scheduler_clock_text(client: Client, report: ReadClockAndCertificate = clock_and_certificate) -> str:
     """Return a text about the clock and the certificate of the scheduler.
 
     `report` is the function that the scheduler runs to report clock and certificate.
@@ -276,7 +276,7 @@ def scheduler_clock(client: Client, report: ClockReport = clock_and_certificate)
     return _state_text(said, local_clock_s=(began_s + time.time()) / 2)
 
 
-def describe_cluster(client: Client, report: ClockReport = clock_and_certificate) -> list[str]:
+def describe_cluster(client: Client, report: ReadClockAndCertificate = clock_and_certificate) -> list[str]:
     """Return a line about the scheduler, and a line about each worker of a cluster.
 
     The line of a worker has name, address, memory, "working" or "idle", certificate and clock. `report` is the function
@@ -292,7 +292,7 @@ def describe_cluster(client: Client, report: ClockReport = clock_and_certificate
             f"{_state_text(said.get(address), local_clock_s=local_clock_s)}"
             for address, worker in sorted(workers.items(), key=lambda item: str(item[1]["name"]))
         ]
-    return [f"{client.scheduler.address}: {len(workers)} workers  {scheduler_clock(client, report)}", *lines]
+    return [f"{client.scheduler.address}: {len(workers)} workers  {scheduler_clock_text(client, report)}", *lines]
 
 
 def _state_text(answer: object, *, local_clock_s: float) -> str:

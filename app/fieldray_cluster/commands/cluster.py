@@ -144,7 +144,7 @@ def run_join(options: argparse.Namespace, console: Console) -> int:
             full_address,
             host_of,
             open_client,
-            scheduler_clock,
+            scheduler_clock_text,
         )
         from fieldray_cluster.node import NodeGroup, NodeSettings
 
@@ -152,7 +152,7 @@ def run_join(options: argparse.Namespace, console: Console) -> int:
     address = full_address(options.address, options.certificates)
     name = options.name or platform.node() or options.host
     with open_client(_to_look(options, "node")) as client:
-        console.print_line(f"The scheduler: {scheduler_clock(client)}")
+        console.print_line(f"The scheduler: {scheduler_clock_text(client)}")
     with scratch_folder() as scratch, NodeGroup() as nodes:
         started = [
             nodes.add(
