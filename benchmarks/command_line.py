@@ -17,7 +17,7 @@ from fieldray.commands.bench import whole_number_at_least
 from fieldray.commands.console import Console
 from fieldray.commands.options import add_pack_options, load_pack, name_of_pack_to_measure, pack_library
 from fieldray.reports.document import console_lines
-from fieldray_cluster.training.formulas import MODES
+from fieldray_cluster.training.formulas import CLUSTER_TRAINING_MODES
 
 Argument = tuple[str, Mapping[str, Any]]
 
@@ -99,7 +99,7 @@ def _networks(text: str) -> tuple[str, ...]:
 
 def _modes(text: str) -> tuple[str, ...]:
     """Parse a text such as `async,sync-join` as modes of training with several workers. Raises ArgumentTypeError."""
-    return _chosen(text, MODES)
+    return _chosen(text, CLUSTER_TRAINING_MODES)
 
 
 def _chosen(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
@@ -308,7 +308,12 @@ COMMANDS: Final = (
             ),
             (
                 "--modes",
-                {"type": _modes, "default": MODES, "metavar": "MODE,...", "help": "modes of training (default: all)"},
+                {
+                    "type": _modes,
+                    "default": CLUSTER_TRAINING_MODES,
+                    "metavar": "MODE,...",
+                    "help": "modes of training (default: all)",
+                },
             ),
             ("--turns", {"action": "store_true", "dest": "has_turns", "help": "also measure one transfer at a time"}),
         ),

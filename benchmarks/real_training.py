@@ -18,11 +18,11 @@ from typing import Any, Final
 
 from fieldray.bench.benchmark_case import BenchmarkReport, BulletList, Table
 from fieldray_cluster.training.formulas import (
-    MODES,
-    SERVER_KINDS,
-    Measurements,
-    Mode,
+    CLUSTER_TRAINING_MODES,
+    PARAMETER_SERVER_KINDS,
+    ClusterTrainingMode,
     ParameterServerKind,
+    TrainingMeasurements,
     estimate_training,
 )
 from fieldray_cluster.training.session import (
@@ -48,7 +48,7 @@ class TrainingCase:
     `gradient_s` is predicted from the time of a gradient, `step_s` from the time of a worker's whole step.
     """
 
-    mode: Mode
+    mode: ClusterTrainingMode
     server: ParameterServerKind
     workers: int
     measured_s: tuple[float, float, float]
@@ -103,10 +103,10 @@ def _steps_s(task: DividedTask, workers: int) -> list[float]:
 def _cases(
     task: DividedTask, costs: ClusterTimes, steps_s: Mapping[int, float], count: int, notify: Notify
 ) -> Iterator[TrainingCase]:
-    measured = Measurements(
+    measured = TrainingMeasurements(
         gradient_s=costs.gradient_s, transfer_s=costs.transfer_s, batch_count=costs.batch_count, rounds_up_batches=True
     )
-    for mode, server, workers in itertools.product(MODES, SERVER_KINDS, _WORKERS):
+    for mode, server, workers in itertools.product(CLUSTER_TRAINING_MODES, PARAMETER_SERVER_KINDS, _WORKERS):
         notify(f"{mode} {server} {workers}")
         times_s = _epochs_s(task, TrainingPlan(workers=workers, mode=mode, server=server), count)
         predicted_s = estimate_training(measured, mode=mode, server=server, workers=workers).time_range.mean_s

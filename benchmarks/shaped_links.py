@@ -34,7 +34,12 @@ from fieldray.bench.benchmark_case import BenchmarkReport, BulletList, Table
 from fieldray_adapt.networks.architectures import NETWORKS
 from fieldray_adapt.networks.specification import parameter_count
 from fieldray_adapt.training.classifier import Samples
-from fieldray_cluster.training.formulas import SERVER_KINDS, Measurements, Mode, estimate_training
+from fieldray_cluster.training.formulas import (
+    PARAMETER_SERVER_KINDS,
+    ClusterTrainingMode,
+    TrainingMeasurements,
+    estimate_training,
+)
 from fieldray_cluster.training.tasks import write_arrays
 
 Notify = Callable[[str], None]
@@ -202,7 +207,13 @@ def measure_training_s(
 
 
 def measure_cases(
-    link: Link, *, numbers: Sequence[int], batches: int, modes: Sequence[Mode], has_turns: bool, notify: Notify
+    link: Link,
+    *,
+    numbers: Sequence[int],
+    batches: int,
+    modes: Sequence[ClusterTrainingMode],
+    has_turns: bool,
+    notify: Notify,
 ) -> Iterator[tuple[float, TrainingCase]]:
     """Perform a training for every mode, kind of server and number of workers on one link.
 
@@ -217,7 +228,7 @@ def measure_cases(
         measure_training_s(machines, link, mode="async", server="distributed", workers=max_workers, batches=max_workers)
         transfer_s = measure_transfer_s(machines, link.elements)
         update_s = float(machines.ask(0, "update", repeats=_UPDATES)) if link.learner else 0.0
-        for mode, server in itertools.product(modes, SERVER_KINDS):
+        for mode, server in itertools.product(modes, PARAMETER_SERVER_KINDS):
             for takes_turns in (False, True) if has_turns and server == "central" else (False,):
                 name = f"{server}, one at a time" if takes_turns else server
                 for workers in numbers:
@@ -227,7 +238,7 @@ def measure_cases(
                         machines, link, mode=mode, server=server, workers=workers, batches=batches,
                         takes_turns=takes_turns,
                     )  # fmt: skip
-                    measured = Measurements(
+                    measured = TrainingMeasurements(
                         gradient_s=took_s, transfer_s=transfer_s, batch_count=batches, rounds_up_batches=True
                     )
                     span = estimate_training(measured, mode=mode, server=server, workers=workers).time_range
@@ -283,7 +294,7 @@ def run_benchmark(
     networks: Sequence[str],
     rate_mbit: int,
     width: float,
-    modes: Sequence[Mode],
+    modes: Sequence[ClusterTrainingMode],
     has_turns: bool,
     notify: Notify,
 ) -> BenchmarkReport:
@@ -368,7 +379,7 @@ def _pairs(found: Sequence[TrainingCase], link: str) -> list[tuple[str, str]]:
 
 
 def _mark(found: Sequence[TrainingCase], link: Link) -> Goal:
-    pairs = [(mode, server) for mode, server in _pairs(found, link.name) if server in SERVER_KINDS]
+    pairs = [(mode, server) for mode, server in _pairs(found, link.name) if server in PARAMETER_SERVER_KINDS]
     close = [max(map(abs, _errors(found, link.name, mode, server, "mean_s"))) <= GOAL_ERROR for mode, server in pairs]
     name = f"{link.name}: of {len(pairs)} pairs of mode and server, those whose published mean is always within 15 %"
     return Goal(name=name, measured=float(sum(close)), goal=len(pairs) - 1, unit="")

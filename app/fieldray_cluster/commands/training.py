@@ -19,12 +19,12 @@ from fieldray.paths import program_command
 from fieldray.reasons import reason
 from fieldray_cluster.commands.cluster import add_cluster_options, importing_cluster_modules, whole_number
 from fieldray_cluster.training.formulas import (
-    MODES,
+    CLUSTER_TRAINING_MODES,
+    PARAMETER_SERVER_KINDS,
     REFERENCE_NETWORK_TENSOR_SIZES,
-    SERVER_KINDS,
-    Measurements,
-    Mode,
+    ClusterTrainingMode,
     ParameterServerKind,
+    TrainingMeasurements,
     best_choice_sentences,
     estimate_each_worker_count,
     estimate_training,
@@ -56,7 +56,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--server",
-        choices=SERVER_KINDS,
+        choices=PARAMETER_SERVER_KINDS,
         default="central",
         help="central: one process has all weights (parameter server); distributed: one process per worker has a "
         "part of the weights (default: central)",
@@ -193,12 +193,12 @@ def run_measure_cluster(options: argparse.Namespace, console: Console) -> int:
     plan = TrainingPlan(address=options.cluster, certificates=options.certificates)
     costs = measure_cluster(options.recipe, plan, repeats=options.repeats)
     console.print_lines(costs.text_lines())
-    measured = Measurements(
+    measured = TrainingMeasurements(
         gradient_s=costs.gradient_s, transfer_s=costs.transfer_s, update_s=costs.update_s, batch_count=costs.batch_count
     )
     workers = min(options.workers, costs.batch_count)
-    for mode in MODES:
-        for server in SERVER_KINDS:
+    for mode in CLUSTER_TRAINING_MODES:
+        for server in PARAMETER_SERVER_KINDS:
             print_estimate(console, measured, mode=mode, server=server, workers=workers)
     return 0
 
@@ -235,14 +235,14 @@ def add_estimate_subcommand(actions: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--batches", type=number, required=True, metavar="D", help="number of batches to train on")
     parser.add_argument(
         "--mode",
-        choices=MODES,
+        choices=CLUSTER_TRAINING_MODES,
         default="sync-join",
         help="sync-join: each worker computes a batch; sync-split: each worker computes a part of one batch; async: "
         "no worker waits (default: sync-join)",
     )
     parser.add_argument(
         "--server",
-        choices=SERVER_KINDS,
+        choices=PARAMETER_SERVER_KINDS,
         help="central: one machine has all weights (parameter server); distributed: each machine has a part of the "
         "weights (default: distributed; the search for the best number of workers tries both)",
     )
@@ -296,7 +296,12 @@ def run_estimate(options: argparse.Namespace, console: Console) -> int:
 
 
 def print_estimate(
-    console: Console, measured: Measurements, *, mode: Mode, server: ParameterServerKind | None, workers: int
+    console: Console,
+    measured: TrainingMeasurements,
+    *,
+    mode: ClusterTrainingMode,
+    server: ParameterServerKind | None,
+    workers: int,
 ) -> None:
     """Print the estimated speed-up with `workers` workers, and the best choice with at most this number of workers.
 
@@ -310,23 +315,29 @@ def print_estimate(
     )
     if server == "central":
         console.print_line(f"Speed-up: worst case {one.lowest_speed_up:.3f}, best case {one.highest_speed_up:.3f}.")
-    console.print_line(f"Training takes {one.time_range.mean_s:.4g} s; on one machine {measured.one_machine_s:.4g} s.")
+    console.print_line(
+        f"Training takes {one.time_range.mean_s:.4g} s; on one machine {measured.one_machine_training_s:.4g} s."
+    )
     if not math.isclose(one.thesis_speed_up, one.speed_up):
         console.print_line(f"Speed-up by the published formulas, without corrections: {one.thesis_speed_up:.3f}.")
     _print_advice(console, measured, mode, asked, workers)
 
 
 def _print_advice(
-    console: Console, measured: Measurements, mode: Mode, server: ParameterServerKind | None, workers: int
+    console: Console,
+    measured: TrainingMeasurements,
+    mode: ClusterTrainingMode,
+    server: ParameterServerKind | None,
+    workers: int,
 ) -> None:
-    servers = (server,) if server else SERVER_KINDS
+    servers = (server,) if server else PARAMETER_SERVER_KINDS
     if not measured.update_s:
         console.print_line(reason("estimate_no_update").text)
     advised = best_choice_sentences(measured, mode=mode, max_workers=workers, servers=servers)
     console.print_lines(sentence.text for sentence in advised)
 
 
-def _print_table(options: argparse.Namespace, console: Console, measured: Measurements, workers: int) -> None:
+def _print_table(options: argparse.Namespace, console: Console, measured: TrainingMeasurements, workers: int) -> None:
     server = options.server or _USUAL_SERVER
     known = list(estimate_each_worker_count(measured, mode=options.mode, server=server, max_workers=workers))
     console.write_machine_readable_line(";".join(("workers", "speed_up", "worst", "best", "printed")))
@@ -335,19 +346,19 @@ def _print_table(options: argparse.Namespace, console: Console, measured: Measur
         console.write_machine_readable_line(";".join((str(one.worker_count), *(f"{figure:.6f}" for figure in figures))))
 
 
-def _measured(options: argparse.Namespace) -> Measurements:
-    return Measurements(
+def _measured(options: argparse.Namespace) -> TrainingMeasurements:
+    return TrainingMeasurements(
         gradient_s=options.t_grad,
         transfer_s=options.t_comm,
         batch_count=options.batches,
         update_s=options.t_update,
-        slowest_factor=options.slowest,
+        slowest_worker_factor=options.slowest,
         rounds_up_batches=options.ceil,
         tensor_sizes=REFERENCE_NETWORK_TENSOR_SIZES[options.network]() if options.network else (),
     )
 
 
-def _require_possible(measured: Measurements, workers: int) -> None:
+def _require_possible(measured: TrainingMeasurements, workers: int) -> None:
     """Raise UsageProblem if there are more workers than batches, or more workers than the estimate allows."""
     if workers > measured.batch_count:
         raise UsageProblem(reason("estimate_workers", workers=workers, batches=measured.batch_count))

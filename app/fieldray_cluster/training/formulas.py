@@ -25,7 +25,7 @@ from typing import Final, Literal, get_args
 
 from fieldray.reasons import Reason, reason
 
-Mode = Literal["async", "sync-join", "sync-split"]
+ClusterTrainingMode = Literal["async", "sync-join", "sync-split"]
 """How several workers train together.
 
 "async": each gradient of a worker is an update. "sync-join": an update needs the gradient of a batch from each worker.
@@ -33,8 +33,8 @@ Mode = Literal["async", "sync-join", "sync-split"]
 """
 ParameterServerKind = Literal["central", "distributed"]
 """The kind of parameter server: one central server, or a server on each machine with a part of the weights."""
-MODES: Final[tuple[Mode, ...]] = get_args(Mode)
-SERVER_KINDS: Final[tuple[ParameterServerKind, ...]] = get_args(ParameterServerKind)
+CLUSTER_TRAINING_MODES: Final[tuple[ClusterTrainingMode, ...]] = get_args(ClusterTrainingMode)
+PARAMETER_SERVER_KINDS: Final[tuple[ParameterServerKind, ...]] = get_args(ParameterServerKind)
 
 # The smallest number of workers with this share of the best speed-up is reported, because machines cost money.
 _SUFFICIENT_SHARE: Final = 0.9
@@ -71,7 +71,7 @@ class TimeRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measurements:
+class TrainingMeasurements:
     """Times measured on one machine and one network link, and the number of batches of a training.
 
     Attributes
@@ -95,7 +95,7 @@ class Measurements:
     Raises
     ------
     ValueError
-        If `gradient_s` or `transfer_s` is not above 0, `update_s` is below 0, `slowest_factor` or `batch_count` is
+        If `gradient_s` or `transfer_s` is not above 0, `update_s` is below 0, `slowest_worker_factor` or `batch_count` is
         below 1, or a number is not finite.
     """
 
@@ -103,7 +103,7 @@ class Measurements:
     transfer_s: float
     batch_count: int
     update_s: float = 0.0
-    slowest_factor: float = 1.0
+    slowest_worker_factor: float = 1.0
     rounds_up_batches: bool = False
     tensor_sizes: tuple[int, ...] = ()
 
@@ -113,11 +113,13 @@ class Measurements:
             raise ValueError(f"times must be above 0 and finite: {times}")
         if not 0 <= self.update_s < math.inf:
             raise ValueError(f"the time of an update must be 0 or above and finite: {self.update_s}")
-        if not 1 <= self.slowest_factor < math.inf or self.batch_count < 1:
-            raise ValueError(f"a factor of 1 or more, one batch or more: {self.slowest_factor}, {self.batch_count}")
+        if not 1 <= self.slowest_worker_factor < math.inf or self.batch_count < 1:
+            raise ValueError(
+                f"a factor of 1 or more, one batch or more: {self.slowest_worker_factor}, {self.batch_count}"
+            )
 
     @property
-    def one_machine_s(self) -> float:
+    def one_machine_training_s(self) -> float:
         """The seconds that one machine takes for all batches: for the gradients and for the updates of the weights."""
         return self.batch_count * (self.gradient_s + self.update_s)
 
@@ -135,7 +137,7 @@ class AsynchronousTiming:
     Raises ValueError if `worker_count` is below 1.
     """
 
-    measured: Measurements
+    measured: TrainingMeasurements
     worker_count: int
 
     def __post_init__(self) -> None:
@@ -157,7 +159,7 @@ class AsynchronousTiming:
 
         This is an addition to the thesis, in which all workers are equally fast. A single worker is not slowed down.
         """
-        return self.measured.gradient_s * (self.measured.slowest_factor if self.worker_count > 1 else 1.0)
+        return self.measured.gradient_s * (self.measured.slowest_worker_factor if self.worker_count > 1 else 1.0)
 
     @property
     def best_with_free_server_s(self) -> float:
@@ -245,7 +247,12 @@ class AsynchronousTiming:
 
 
 def training_time_range(
-    measured: Measurements, *, mode: Mode, server: ParameterServerKind, workers: int, as_printed_in_thesis: bool = False
+    measured: TrainingMeasurements,
+    *,
+    mode: ClusterTrainingMode,
+    server: ParameterServerKind,
+    workers: int,
+    as_printed_in_thesis: bool = False,
 ) -> TimeRange:
     """Return the duration of a training in the best and in the worst case (formulas 4.2 to 4.21).
 
@@ -305,7 +312,7 @@ class TrainingEstimate:
         The speed-up by the formulas as printed in the thesis, without the corrections and additions of this module.
     """
 
-    mode: Mode
+    mode: ClusterTrainingMode
     server: ParameterServerKind
     worker_count: int
     time_range: TimeRange
@@ -316,7 +323,7 @@ class TrainingEstimate:
 
 
 def estimate_training(
-    measured: Measurements, *, mode: Mode, server: ParameterServerKind, workers: int
+    measured: TrainingMeasurements, *, mode: ClusterTrainingMode, server: ParameterServerKind, workers: int
 ) -> TrainingEstimate:
     """Estimate how long a training takes with several workers, and how many times faster it is than on one machine.
 
@@ -339,15 +346,15 @@ def estimate_training(
         server=server,
         worker_count=workers,
         time_range=span,
-        speed_up=measured.one_machine_s / span.mean_s,
-        lowest_speed_up=measured.one_machine_s / max(span.worst_s, span.best_s),
-        highest_speed_up=measured.one_machine_s / min(span.worst_s, span.best_s),
-        thesis_speed_up=plain.one_machine_s / printed.mean_s,
+        speed_up=measured.one_machine_training_s / span.mean_s,
+        lowest_speed_up=measured.one_machine_training_s / max(span.worst_s, span.best_s),
+        highest_speed_up=measured.one_machine_training_s / min(span.worst_s, span.best_s),
+        thesis_speed_up=plain.one_machine_training_s / printed.mean_s,
     )
 
 
 def estimate_each_worker_count(
-    measured: Measurements, *, mode: Mode, server: ParameterServerKind, max_workers: int
+    measured: TrainingMeasurements, *, mode: ClusterTrainingMode, server: ParameterServerKind, max_workers: int
 ) -> Iterator[TrainingEstimate]:
     """Yield the estimate of a training with 1 worker, then with 2 workers, and so on up to `max_workers`.
 
@@ -358,7 +365,11 @@ def estimate_each_worker_count(
 
 
 def best_choice_sentences(
-    measured: Measurements, *, mode: Mode, max_workers: int, servers: Sequence[ParameterServerKind] = SERVER_KINDS
+    measured: TrainingMeasurements,
+    *,
+    mode: ClusterTrainingMode,
+    max_workers: int,
+    servers: Sequence[ParameterServerKind] = PARAMETER_SERVER_KINDS,
 ) -> Iterator[Reason]:
     """Yield sentences about the best number of workers and kind of server for one mode.
 

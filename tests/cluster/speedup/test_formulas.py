@@ -21,15 +21,15 @@ from fieldray.translation import Translator
 from fieldray_adapt.networks.architectures import NETWORKS
 from fieldray_adapt.networks.specification import weight_shapes
 from fieldray_cluster.training.formulas import (
-    MODES,
+    CLUSTER_TRAINING_MODES,
+    PARAMETER_SERVER_KINDS,
     REFERENCE_NETWORK_TENSOR_SIZES,
-    SERVER_KINDS,
     AsynchronousTiming,
+    ClusterTrainingMode,
     ElementRanges,
-    Measurements,
-    Mode,
     ParameterServerKind,
     TimeRange,
+    TrainingMeasurements,
     best_choice_sentences,
     estimate_each_worker_count,
     estimate_training,
@@ -41,7 +41,7 @@ from fieldray_cluster.training.formulas import (
     training_time_range,
 )
 
-MEASURED = Measurements(gradient_s=5, transfer_s=2, batch_count=12)  # tg, tc and D
+MEASURED = TrainingMeasurements(gradient_s=5, transfer_s=2, batch_count=12)  # tg, tc and D
 ITERATION = AsynchronousTiming(measured=replace(MEASURED, batch_count=3), worker_count=3)  # D = N: one iteration
 ASYNCHRONOUS = AsynchronousTiming(measured=MEASURED, worker_count=3)  # D/N = 4
 
@@ -66,7 +66,7 @@ def training(workers: int, **other: float) -> AsynchronousTiming:
         ("4.20, its mean", ASYNCHRONOUS.central_server_range.mean_s, 54),
         # 100 s alone; best 10 s and worst 30 s. The mean of the times gives 5, that of the speed-ups 6.67.
         ("4.22, of the mean of times", 100 / TimeRange(10, 30).mean_s, 5),
-        ("4.23, one machine", MEASURED.one_machine_s, 60),
+        ("4.23, one machine", MEASURED.one_machine_training_s, 60),
         ("one worker waits for a central server", training(1, batch_count=1).central_server_range, TimeRange(9, 9)),
         ("and has its own share at home", training(1, batch_count=1).distributed_servers_s(), 5),
         ("batches rounded up", training(5, rounds_up_batches=True).worst_s, 3 * (2 * 5 * 2 + 5)),
@@ -136,7 +136,7 @@ def test_unequal_shares_of_the_weights_correct_4_12_and_4_21() -> None:
     ],
 )
 def test_updates_of_the_weights_add_their_time(
-    mode: Mode, server: ParameterServerKind, update_s: float, expected: TimeRange
+    mode: ClusterTrainingMode, server: ParameterServerKind, update_s: float, expected: TimeRange
 ) -> None:
     measured = replace(MEASURED, update_s=update_s)
     found = training_time_range(measured, mode=mode, server=server, workers=3)
@@ -178,7 +178,7 @@ TIMES = {
 }
 # Predicted speed-up on 1, 2, 4 and 8 workers for D = 128, evaluated independently from the same formulas; the networks
 # in the order of the table before.
-GOLDEN: list[tuple[Mode, ParameterServerKind, tuple[tuple[float, ...], ...]]] = [
+GOLDEN: list[tuple[ClusterTrainingMode, ParameterServerKind, tuple[tuple[float, ...], ...]]] = [
     ("sync-join", "central", (
         (0.065, 0.077, 0.084, 0.088), (0.645, 1.019, 1.434, 1.802),
         (0.920, 1.736, 3.118, 5.181), (0.336, 0.449, 0.539, 0.599),
@@ -204,10 +204,10 @@ GOLDEN: list[tuple[Mode, ParameterServerKind, tuple[tuple[float, ...], ...]]] = 
 
 @pytest.mark.parametrize(("mode", "server", "networks"), GOLDEN)
 def test_the_golden_table_to_three_decimals(
-    mode: Mode, server: ParameterServerKind, networks: tuple[tuple[float, ...], ...]
+    mode: ClusterTrainingMode, server: ParameterServerKind, networks: tuple[tuple[float, ...], ...]
 ) -> None:
     for (name, (gradient_s, transfer_s)), expected in zip(TIMES.items(), networks, strict=True):
-        measured = Measurements(gradient_s=gradient_s, transfer_s=transfer_s, batch_count=128)
+        measured = TrainingMeasurements(gradient_s=gradient_s, transfer_s=transfer_s, batch_count=128)
         found = tuple(
             round(estimate_training(measured, mode=mode, server=server, workers=workers).speed_up, 3)
             for workers in (1, 2, 4, 8)
@@ -217,7 +217,7 @@ def test_the_golden_table_to_three_decimals(
 
 def test_a_split_batch_as_printed_is_never_faster_than_one_machine() -> None:
     """With tg whole, as it is printed, every further worker makes an iteration longer."""
-    measured = Measurements(gradient_s=0.758, transfer_s=0.033, batch_count=128)
+    measured = TrainingMeasurements(gradient_s=0.758, transfer_s=0.033, batch_count=128)
     for workers in range(1, 9):
         one = estimate_training(measured, mode="sync-split", server="central", workers=workers)
         # mean of (N+1)tc and 2N tc: (3N+1)tc/2
@@ -227,17 +227,17 @@ def test_a_split_batch_as_printed_is_never_faster_than_one_machine() -> None:
 
 
 def test_the_speed_up_is_that_of_the_mean_time_and_its_bounds_those_of_the_cases() -> None:
-    for server in SERVER_KINDS:
+    for server in PARAMETER_SERVER_KINDS:
         one = estimate_training(MEASURED, mode="async", server=server, workers=3)
         assert one.speed_up == 60 / one.time_range.mean_s
         assert (one.lowest_speed_up, one.highest_speed_up) == (60 / one.time_range.worst_s, 60 / one.time_range.best_s)
 
 
-SQUEEZENET = Measurements(gradient_s=0.758, transfer_s=0.033, batch_count=128)
-VGG = Measurements(gradient_s=0.719, transfer_s=5.153, batch_count=128)
+SQUEEZENET = TrainingMeasurements(gradient_s=0.758, transfer_s=0.033, batch_count=128)
+VGG = TrainingMeasurements(gradient_s=0.719, transfer_s=5.153, batch_count=128)
 
 
-def texts(measured: Measurements, mode: Mode, workers: int = 8, **more: object) -> list[str]:
+def texts(measured: TrainingMeasurements, mode: ClusterTrainingMode, workers: int = 8, **more: object) -> list[str]:
     return [one.text for one in best_choice_sentences(measured, mode=mode, max_workers=workers, **more)]  # type: ignore[arg-type]
 
 
@@ -253,7 +253,7 @@ def test_squeezenet_split_over_a_central_server_is_best_on_4_workers() -> None:
 
 
 def test_a_network_whose_transfer_takes_longer_than_its_gradient_stays_on_one_machine() -> None:
-    for mode in MODES:
+    for mode in CLUSTER_TRAINING_MODES:
         assert not [text for text in texts(VGG, mode, 4) if "fastest with" in text or "nine tenths" in text]
     assert texts(VGG, "sync-join", 4) == [
         "Train on one machine. With --mode sync-join, no number of workers up to 4 is faster.",
@@ -275,10 +275,10 @@ def test_one_worker_is_one_machine() -> None:
 
 
 def test_distributed_servers_are_never_slower_than_a_central_one() -> None:
-    for mode in MODES:
+    for mode in CLUSTER_TRAINING_MODES:
         central, distributed = (
             list(estimate_each_worker_count(SQUEEZENET, mode=mode, server=server, max_workers=16))
-            for server in SERVER_KINDS
+            for server in PARAMETER_SERVER_KINDS
         )
         pairs = zip(central, distributed, strict=True)
         assert all(one.speed_up <= other.speed_up for one, other in pairs)
@@ -302,7 +302,7 @@ def estimate(*arguments: str) -> tuple[int, str, str]:
 
 @pytest.mark.parametrize(("mode", "server", "networks"), GOLDEN)
 def test_every_mode_and_server_in_words_and_as_a_table(
-    mode: Mode, server: ParameterServerKind, networks: tuple[tuple[float, ...], ...]
+    mode: ClusterTrainingMode, server: ParameterServerKind, networks: tuple[tuple[float, ...], ...]
 ) -> None:
     expected = f"{networks[2][3]:.3f}"  # of SqueezeNet at N = 8
     code, out, _ = estimate(*ASKED, "--mode", mode, "--server", server)
@@ -473,11 +473,11 @@ def test_inception_modules_are_as_published() -> None:
     ],
 )
 def test_whole_tensors_on_8_servers_slow_training_as_calculated(
-    network: str, times: tuple[float, float], mode: Mode, expected: float
+    network: str, times: tuple[float, float], mode: ClusterTrainingMode, expected: float
 ) -> None:
     """Nearer to what was measured (6.5, 4 and 2.1) than equal shards, which give 7.43, 5.40 and 2.93."""
     sizes = trained_tensor_sizes(network, classes=257)
-    measured = Measurements(gradient_s=times[0], transfer_s=times[1], batch_count=128, tensor_sizes=sizes)
+    measured = TrainingMeasurements(gradient_s=times[0], transfer_s=times[1], batch_count=128, tensor_sizes=sizes)
     one = estimate_training(measured, mode=mode, server="distributed", workers=8)
     assert round(one.speed_up, 2) == expected
     assert one.thesis_speed_up > one.speed_up or mode == "sync-split"
