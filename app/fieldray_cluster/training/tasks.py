@@ -36,7 +36,7 @@ from fieldray_adapt.training.engine_interface import Checkpointable, Engine, Eng
 from fieldray_cluster.training.formulas import ParameterServerKind
 from fieldray_cluster.training.shard import UpdateRule
 
-Mode = Literal["local", "sync-join", "sync-split", "async"]
+TrainingMode = Literal["local", "sync-join", "sync-split", "async"]
 _LUNG_AVERAGE_MIN_WEIGHT: Final = 0.02
 _AVERAGED_EVERY_OF_LUNGS: Final = 4
 
@@ -67,7 +67,7 @@ class TrainingPlan:
     """
 
     workers: int = 1
-    mode: Mode = "local"
+    mode: TrainingMode = "local"
     server: ParameterServerKind = "central"
     splits_evenly: bool = True
     staleness: int | None = None
@@ -191,7 +191,7 @@ class Replica(ABC):
         """
 
 
-class ArraysDiffer(OSError):
+class TrainingImagesChanged(OSError):
     """The error for a file of training images whose SHA-256 is not that of the training task."""
 
 
@@ -236,7 +236,7 @@ def read_arrays(path: Path, sha256: str) -> dict[str, NDArray[Any]]:
     """
     with path.open("rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
-            raise ArraysDiffer(str(path))
+            raise TrainingImagesChanged(str(path))
         file.seek(0)
         with np.load(file, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}

@@ -23,7 +23,7 @@ from fieldray_cluster.training.channel import Channel, Listener, Vector, open_ch
 from fieldray_cluster.training.formulas import ElementRanges
 from fieldray_cluster.training.server import ServerSettings, ShardServer
 from fieldray_cluster.training.shard import ShardState, WeightLayout, clip_gradient, gather, scatter
-from fieldray_cluster.training.tasks import ArraysDiffer, DividedTask, Replica, TrainingPlan
+from fieldray_cluster.training.tasks import DividedTask, Replica, TrainingImagesChanged, TrainingPlan
 
 _SERVED: Final[dict[str, ShardServer | Listener]] = {}
 """The open servers and listeners of this process, by the token (secret) of their session."""
@@ -144,7 +144,7 @@ def compute_gradients(spec: WorkerSpec, *, encryption: ssl.SSLContext | None = N
     """
     try:
         replica = spec.task.open_replica()
-    except ArraysDiffer:
+    except TrainingImagesChanged:
         return WorkerResult(arrays_problem_code="training_node_other")
     except OSError:
         return WorkerResult(arrays_problem_code="training_node_folder")

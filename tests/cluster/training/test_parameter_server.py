@@ -21,14 +21,14 @@ from fieldray_cluster.training.server import (
     WorkerConnection,
 )
 from fieldray_cluster.training.shard import Shard, ShardState, UpdateRule, WeightLayout, clip_gradient
-from fieldray_cluster.training.tasks import Mode, TrainingPlan
+from fieldray_cluster.training.tasks import TrainingMode, TrainingPlan
 from waiting import wait_for
 
 LAYOUT = WeightLayout(("one/kernel", "two/bias", "two/mean"), ((2, 3), (4,), (2,)))
 RULE = UpdateRule(weight_decay=0.1, average_minimum_weight=0.25)
 
 
-def _server(*, mode: Mode = "sync-join", updates: int = 4, **plan: Any) -> ParameterServer:
+def _server(*, mode: TrainingMode = "sync-join", updates: int = 4, **plan: Any) -> ParameterServer:
     plan = {"workers": 2, "mode": mode, **plan}
     service = ServerSettings(
         layout=LAYOUT,

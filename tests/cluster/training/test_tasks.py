@@ -22,9 +22,9 @@ from fieldray_adapt.networks.specification import initial_weights
 from fieldray_adapt.training.engine_choice import open_engine
 from fieldray_cluster.training.shard import Shard, ShardState, UpdateRule, WeightLayout
 from fieldray_cluster.training.tasks import (
-    ArraysDiffer,
     DividedClassifierTraining,
     Replica,
+    TrainingImagesChanged,
     TrainingPlan,
     temporary_arrays,
     write_arrays,
@@ -94,7 +94,7 @@ def test_a_task_is_identified_by_the_content_of_its_arrays_and_not_by_their_path
     corrected = dataclasses.replace(samples(), targets=1 - samples().targets)
     sha256 = write_arrays(task.arrays_path, corrected)
     assert repr(dataclasses.replace(task, arrays_sha256=sha256)) != repr(task)  # the key of a replica
-    with pytest.raises(ArraysDiffer):
+    with pytest.raises(TrainingImagesChanged):
         task.open_replica()
     assert [path.name for path in tmp_path.iterdir()] == [task.arrays_path.name]
 
