@@ -99,15 +99,15 @@ class _Machine:
         return statistics.median(times[1:])
 
     def serve(self, plan: dict[str, Any], elements: int, batches: int, share: int, token: str) -> Any:
-        from fieldray_cluster.training.server import ServerSettings, ShardServer
+        from fieldray_cluster.training.server import ParameterServerSettings, ShardServer
         from fieldray_cluster.training.shard import ShardState
 
         made, task = _plan(plan), self._learner or _StandIn(0.0, batches, elements)
         layout = task.layout
         runs = layout.shard_ranges(made.server_count, evenly=True)[share]
-        service = ServerSettings(
+        service = ParameterServerSettings(
             layout=layout,
-            ranges=runs,
+            shard_ranges=runs,
             rule=task.update_rule,
             plan=made,
             updates_per_epoch=made.updates_per_epoch(batches),

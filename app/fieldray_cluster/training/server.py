@@ -47,7 +47,7 @@ _DRIVERLESS_S: Final = 600.0
 """Seconds that a parameter server waits for a connection of the driver, the process that started the training."""
 
 
-class ServerEnded(Exception):
+class ParameterServerEnded(Exception):
     """The error for a request to a parameter server whose session has ended."""
 
 
@@ -56,7 +56,7 @@ class ConnectionReplaced(ConnectionError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerSettings:
+class ParameterServerSettings:
     """The settings of a parameter server.
 
     Attributes
@@ -72,7 +72,7 @@ class ServerSettings:
     """
 
     layout: WeightLayout
-    ranges: ElementRanges
+    shard_ranges: ElementRanges
     rule: UpdateRule
     plan: TrainingPlan
     updates_per_epoch: int
@@ -163,9 +163,9 @@ class FifoLock:
 class ParameterServer:
     """Stores a shard of the weights, and updates the shard by gradients of workers, synchronously or asynchronously."""
 
-    def __init__(self, service: ServerSettings, state: ShardState) -> None:
+    def __init__(self, service: ParameterServerSettings, state: ShardState) -> None:
         self._service, self._plan = service, service.plan
-        self._shard = Shard(state, layout=service.layout, ranges=service.ranges, rule=service.rule)
+        self._shard = Shard(state, layout=service.layout, ranges=service.shard_ranges, rule=service.rule)
         self._changed = threading.Condition()
         self._version, self._before = 0, state.weights
         self._pushed: dict[int, tuple[GradientUpdate, Vector]] = {}
@@ -334,7 +334,7 @@ class ParameterServer:
                 raise ConnectionReplaced("the other side has ended")
             self._changed.wait(_TICK_S)
         if self._is_over:
-            raise ServerEnded
+            raise ParameterServerEnded
 
 
 class ShardServer:
@@ -346,7 +346,7 @@ class ShardServer:
 
     def __init__(
         self,
-        service: ServerSettings,
+        service: ParameterServerSettings,
         state: ShardState,
         *,
         host: str,
@@ -383,7 +383,7 @@ class ShardServer:
                 self._serve_worker(
                     channel, WorkerConnection(worker_index=int(role), has_ended=channel.has_ended, end=channel.close)
                 )
-        except ServerEnded:
+        except ParameterServerEnded:
             with contextlib.suppress(OSError):
                 channel.send({_DEATH: True})
 

@@ -32,7 +32,7 @@ from fieldray_cluster.connection import (
 )
 from fieldray_cluster.training.channel import Channel, open_channels
 from fieldray_cluster.training.formulas import ElementRanges
-from fieldray_cluster.training.server import DRIVER_ROLE, ServerSettings
+from fieldray_cluster.training.server import DRIVER_ROLE, ParameterServerSettings
 from fieldray_cluster.training.shard import ShardState, WeightLayout, scatter
 from fieldray_cluster.training.tasks import DividedTask, TrainingPlan
 from fieldray_cluster.training.worker import (
@@ -223,9 +223,9 @@ class _Session:
         of the server's shard. `state` is the state of all weights.
         """
         plan = self._plan
-        service = ServerSettings(
+        service = ParameterServerSettings(
             layout=self._layout,
-            ranges=runs,
+            shard_ranges=runs,
             rule=self._task.update_rule,
             plan=plan,
             updates_per_epoch=plan.updates_per_epoch(self._task.batch_count),

@@ -21,7 +21,7 @@ from fieldray_cluster.connection import client_tls_context, host_of
 from fieldray_cluster.node import worker_core_count
 from fieldray_cluster.training.channel import Channel, Listener, Vector, open_channels, serve_echo
 from fieldray_cluster.training.formulas import ElementRanges
-from fieldray_cluster.training.server import ServerSettings, ShardServer
+from fieldray_cluster.training.server import ParameterServerSettings, ShardServer
 from fieldray_cluster.training.shard import ShardState, WeightLayout, clip_gradient, gather, scatter
 from fieldray_cluster.training.tasks import DividedTask, Replica, TrainingImagesChanged, TrainingPlan
 
@@ -90,7 +90,7 @@ def own_ip_address() -> str:
     return host_of(get_worker().address)
 
 
-def start_server(service: ServerSettings, state: ShardState, *, token: str) -> tuple[str, int]:
+def start_server(service: ParameterServerSettings, state: ShardState, *, token: str) -> tuple[str, int]:
     """Start a parameter server in this process. Returns host and port of the server.
 
     The function runs in a process of the cluster. The server ends when the process that started the training

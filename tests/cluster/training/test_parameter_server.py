@@ -16,8 +16,8 @@ from fieldray_cluster.training.server import (
     ConnectionReplaced,
     GradientUpdate,
     ParameterServer,
-    ServerEnded,
-    ServerSettings,
+    ParameterServerEnded,
+    ParameterServerSettings,
     WorkerConnection,
 )
 from fieldray_cluster.training.shard import Shard, ShardState, UpdateRule, WeightLayout, clip_gradient
@@ -30,9 +30,9 @@ RULE = UpdateRule(weight_decay=0.1, average_minimum_weight=0.25)
 
 def _server(*, mode: TrainingMode = "sync-join", updates: int = 4, **plan: Any) -> ParameterServer:
     plan = {"workers": 2, "mode": mode, **plan}
-    service = ServerSettings(
+    service = ParameterServerSettings(
         layout=LAYOUT,
-        ranges=((0, LAYOUT.element_count),),
+        shard_ranges=((0, LAYOUT.element_count),),
         rule=RULE,
         plan=TrainingPlan(**plan),
         updates_per_epoch=updates,
@@ -216,7 +216,7 @@ def test_the_end_of_a_session_ends_every_wait() -> None:
     waiting = worker.push(0)
     wait_for(lambda: threading.active_count() > 1)
     server.end()
-    with pytest.raises(ServerEnded):
+    with pytest.raises(ParameterServerEnded):
         waiting.result(5)
     worker.end()
 

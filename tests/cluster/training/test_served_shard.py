@@ -16,7 +16,13 @@ import numpy as np
 import pytest
 
 from fieldray_cluster.training.channel import Channel, connect
-from fieldray_cluster.training.server import DRIVER_ROLE, ConnectionReplaced, FifoLock, ServerSettings, ShardServer
+from fieldray_cluster.training.server import (
+    DRIVER_ROLE,
+    ConnectionReplaced,
+    FifoLock,
+    ParameterServerSettings,
+    ShardServer,
+)
 from fieldray_cluster.training.shard import ShardState, UpdateRule, WeightLayout
 from fieldray_cluster.training.tasks import TrainingPlan
 from fieldray_cluster.training.worker import WorkerResult, WorkerSpec, compute_gradients
@@ -29,8 +35,8 @@ TWO = TrainingPlan(workers=2, mode="sync-join")
 
 @contextlib.contextmanager
 def _served(plan: TrainingPlan = TWO, **more: Any) -> Iterator[ShardServer]:
-    service = ServerSettings(
-        layout=LAYOUT, ranges=((0, 4),), rule=UpdateRule(weight_decay=0.0), plan=plan, updates_per_epoch=100
+    service = ParameterServerSettings(
+        layout=LAYOUT, shard_ranges=((0, 4),), rule=UpdateRule(weight_decay=0.0), plan=plan, updates_per_epoch=100
     )
     state = ShardState.initial(np.zeros(4, np.float32))
     served = ShardServer(service, state, host="127.0.0.1", token=TOKEN, **more)
