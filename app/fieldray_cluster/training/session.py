@@ -39,8 +39,8 @@ from fieldray_cluster.training.worker import (
     WorkerResult,
     WorkerSpec,
     run_training_worker,
-    start_server,
-    stop_server,
+    start_parameter_server,
+    stop_parameter_servers,
 )
 from fieldray_cluster.worker_registry import WorkerLost, WorkerRegistry, converting_connection_errors, wait_for_result
 
@@ -231,7 +231,7 @@ class _Session:
             updates_per_epoch=plan.updates_per_epoch(self._task.batch_count),
         )
         task = self._client.submit(
-            start_server, service, state.part(runs), token=self._token, workers=[host], pure=False
+            start_parameter_server, service, state.part(runs), token=self._token, workers=[host], pure=False
         )
         return host_of(host), int(self._result(task, host)[1])
 
@@ -268,7 +268,7 @@ class _Session:
             return
         there = self._registry.workers
         ended = [
-            self._client.submit(stop_server, self._token, workers=[host], pure=False)
+            self._client.submit(stop_parameter_servers, self._token, workers=[host], pure=False)
             for host in self._hosts
             if host in there
         ]

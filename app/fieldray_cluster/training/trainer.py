@@ -68,7 +68,7 @@ from fieldray_cluster.training.tasks import (
     TrainingPlan,
     temporary_arrays,
 )
-from fieldray_cluster.training.worker import start_echo_server, stop_server
+from fieldray_cluster.training.worker import start_echo_server, stop_parameter_servers
 from fieldray_cluster.worker_registry import CONNECTION_ERRORS, WorkerLost, wait_for_result
 
 ARRAYS_FILE_NAME: Final = "arrays.npz"
@@ -413,7 +413,9 @@ def _transfers_s(elements: int, plan: TrainingPlan, repeats: int) -> dict[str, f
             ):
                 empty = time_round_trips(channel, values=0, repeats=repeats, meanwhile=require_both)
                 whole = time_round_trips(channel, values=elements, repeats=repeats, meanwhile=require_both)
-            client.submit(stop_server, token, workers=[worker_address], pure=False).result(timeout=_PATIENCE_S)
+            client.submit(stop_parameter_servers, token, workers=[worker_address], pure=False).result(
+                timeout=_PATIENCE_S
+            )
         except (WorkerLost, *CONNECTION_ERRORS) as error:
             raise EnvironmentProblem(reason("training_measured_lost", host=host_of(worker_address))) from error
     latency = statistics.median(one for pair in empty for one in pair) / 2

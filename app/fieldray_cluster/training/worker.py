@@ -90,7 +90,7 @@ def own_ip_address() -> str:
     return host_of(get_worker().address)
 
 
-def start_server(service: ParameterServerSettings, state: ShardState, *, token: str) -> tuple[str, int]:
+def start_parameter_server(service: ParameterServerSettings, state: ShardState, *, token: str) -> tuple[str, int]:
     """Start a parameter server in this process. Returns host and port of the server.
 
     The function runs in a process of the cluster. The server ends when the process that started the training
@@ -121,7 +121,7 @@ def start_echo_server(elements: int, token: str) -> tuple[str, int]:
     return echoing.address
 
 
-def stop_server(token: str) -> None:
+def stop_parameter_servers(token: str) -> None:
     """End all servers of a session in this process, a process of the cluster. `token` is the session's secret."""
     if served := _SERVED.pop(token, None):
         served.close()
