@@ -115,7 +115,7 @@ class UpdateRule:
     clip_norm: float = 0.0
     frozen_layers: frozenset[str] = frozenset()
     updates_per_averaging: int = 1
-    average_minimum_weight: float = 0.02
+    minimum_averaging_factor: float = 0.02
 
 
 def clip_gradient(gradient: Vector, layout: WeightLayout, max_norm: float) -> Vector:
@@ -244,6 +244,6 @@ class Shard:
         values -= np.where(self._noted, gradient, step)
         average, every = old.averaged_weights, self._rule.updates_per_averaging
         if steps % every == 0:
-            share = max(self._rule.average_minimum_weight, _YOUNG / (steps // every + _YOUNG))
+            share = max(self._rule.minimum_averaging_factor, _YOUNG / (steps // every + _YOUNG))
             average = average + np.float32(share) * (values - average)
         return ShardState(values, average, first, second, steps)

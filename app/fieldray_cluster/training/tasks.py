@@ -289,7 +289,7 @@ class DividedClassifierTraining:
         return UpdateRule(
             weight_decay=self.settings.weight_decay,
             frozen_layers=self.settings.frozen,
-            average_minimum_weight=min(1.0, 1 / horizon),
+            minimum_averaging_factor=min(1.0, 1 / horizon),
         )
 
     def learning_rate(self, epoch: int, share: float) -> float:
@@ -418,7 +418,7 @@ class DividedLungTraining:
             momentum=self.recipe.training.momentum,
             clip_norm=GRADIENT_NORM_LIMIT,
             updates_per_averaging=_AVERAGED_EVERY_OF_LUNGS,
-            average_minimum_weight=_LUNG_AVERAGE_MIN_WEIGHT,
+            minimum_averaging_factor=_LUNG_AVERAGE_MIN_WEIGHT,
         )
 
     def learning_rate(self, epoch: int, share: float) -> float:

@@ -25,7 +25,7 @@ from fieldray_cluster.training.tasks import TrainingMode, TrainingPlan
 from waiting import wait_for
 
 LAYOUT = WeightLayout(("one/kernel", "two/bias", "two/mean"), ((2, 3), (4,), (2,)))
-RULE = UpdateRule(weight_decay=0.1, average_minimum_weight=0.25)
+RULE = UpdateRule(weight_decay=0.1, minimum_averaging_factor=0.25)
 
 
 def _server(*, mode: TrainingMode = "sync-join", updates: int = 4, **plan: Any) -> ParameterServer:
