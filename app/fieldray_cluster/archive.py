@@ -47,9 +47,9 @@ from fieldray_cluster.connection import ConnectionSettings, is_connected, list_w
 from fieldray_cluster.object_server import is_object_address
 from fieldray_cluster.worker_registry import (
     CONNECTION_ERRORS,
+    ArchivePiece,
     FaultCounts,
     NodeMessageCallback,
-    Piece,
     WorkerRegistry,
     run_with_reconnects,
     wait_for_any,
@@ -84,7 +84,7 @@ class _Task:
     """
 
     future: Future
-    piece: Piece
+    piece: ArchivePiece
     node: str
     refs: tuple[ImageRef, ...]
     hashes: Mapping[Path, str]
@@ -173,8 +173,10 @@ class ArchiveDriver:
         self._save, self._show, self._note = save, progress, on_message
         self._screen, self._inspect, self._sends_files = options.screen, options.check_node, options.sends_files
         self._chunk_images, self._waits_s = options.images_per_piece, options.time_limit_s
-        self._left: deque[Piece] = deque()
-        self._failed_in: dict[int, Piece] = {}  # the stored piece of each failed image, by the index of the image
+        self._left: deque[ArchivePiece] = deque()
+        self._failed_in: dict[
+            int, ArchivePiece
+        ] = {}  # the stored piece of each failed image, by the index of the image
         self._tasks: dict[str, _Task] = {}  # tasks by address of the worker
         self._nodes_aside: dict[str, Reason] = {}
         self._faults = FaultCounts()
@@ -200,13 +202,13 @@ class ArchiveDriver:
         Invalid results are deleted, and their images are screened again. Failed images are screened again, too, because
         the cause of the failure may be gone.
         """
-        again: list[Piece] = []
+        again: list[ArchivePiece] = []
         for piece in self._folder.finished_pieces(len(self._images)):
             try:
                 refs = tuple(map(ref_of, self._images.ref_texts(piece)))
                 outcomes = parse_results(refs, self._folder.read_results(piece), self._request)
             except ValueError as error:
-                log.warning("results of %d images are made again: %s", piece.size, error)
+                log.warning("results of %d images are made again: %s", piece.image_count, error)
                 self._folder.delete_results(piece)
                 continue
             good = [outcome for outcome in outcomes if not isinstance(outcome, FailedOutcome)]
@@ -215,9 +217,9 @@ class ArchiveDriver:
             for number, outcome in enumerate(outcomes, piece.start):
                 if isinstance(outcome, FailedOutcome):
                     self._failed_in[number] = piece
-                    is_next = self._failed_in.get(number - 1) is piece and again[-1].size < self._chunk_images
+                    is_next = self._failed_in.get(number - 1) is piece and again[-1].image_count < self._chunk_images
                     begin = again.pop().start if is_next else number
-                    again.append(Piece(begin, number + 1))
+                    again.append(ArchivePiece(begin, number + 1))
         self._left.extend(
             (*self._folder.remaining_pieces(len(self._images), images_per_piece=self._chunk_images), *again)
         )
@@ -260,11 +262,15 @@ class ArchiveDriver:
         files: dict[str, bytes | Reason] | None = None
         if self._sends_files:
             count, files = read_contents(self._images.image_files(piece))
-            if count < piece.size:
+            if count < piece.image_count:
                 self._left.appendleft(
-                    Piece(piece.start + count, piece.stop, piece.death_count, piece.image_counts_before_death)
+                    ArchivePiece(
+                        piece.start + count, piece.stop, piece.worker_death_count, piece.image_counts_before_death
+                    )
                 )
-                piece = Piece(piece.start, piece.start + count, piece.death_count, piece.image_counts_before_death)
+                piece = ArchivePiece(
+                    piece.start, piece.start + count, piece.worker_death_count, piece.image_counts_before_death
+                )
         sent = {Path(name): data for name, data in (files or {}).items() if isinstance(data, bytes)}
         refs = self._images.ref_texts(piece)
         states = self._images.server_object_states(piece) if is_object_address(self._request.paths[0]) else None
@@ -278,10 +284,10 @@ class ArchiveDriver:
             node=node,
             refs=tuple(map(ref_of, refs)),
             hashes={path: hashlib.sha256(data).hexdigest() for path, data in sent.items()},
-            until_s=time.monotonic() + self._waits_s(piece.size),
+            until_s=time.monotonic() + self._waits_s(piece.image_count),
         )
 
-    def _next_piece(self, node: str) -> Piece:
+    def _next_piece(self, node: str) -> ArchivePiece:
         """Remove the next piece for a node from the queue, and return the piece.
 
         Pieces that have not failed on this node come first. So a failed piece is tried on another node, which shows
@@ -330,7 +336,7 @@ class ArchiveDriver:
         if address in pool.workers:
             self._give(client, pool, address)
         self._keep(task.piece, answer, outcomes)
-        self._faults.add_screened_images(task.node, task.piece.size)
+        self._faults.add_screened_images(task.node, task.piece.image_count)
 
     def _answer(self, client: Client, task: _Task, address: str) -> bytes | None:
         """Fetch a worker's answer about a finished piece; None if the worker or the scheduler was lost.
@@ -340,7 +346,7 @@ class ArchiveDriver:
         for patience_s in _PATIENCE_S:
             try:
                 size = client.nbytes([task.future.key], summary=False).get(task.future.key, 0)
-                if size > max_answer_bytes(task.piece.size):
+                if size > max_answer_bytes(task.piece.image_count):
                     raise ValueError(f"an answer of {size} bytes")
                 found: object = task.future.result(timeout=patience_s)
             except TimeoutError:  # a slow connection, or a lost worker
@@ -363,7 +369,9 @@ class ArchiveDriver:
         task = self._tasks.pop(address)
         task.future.cancel()
         self._suspect(self._faults.add_failure(task.piece, task.node))
-        pool.exclude_worker(address, reason("cluster_silent", minutes=round(self._waits_s(task.piece.size) / 60)))
+        pool.exclude_worker(
+            address, reason("cluster_silent", minutes=round(self._waits_s(task.piece.image_count) / 60))
+        )
 
     def _lose(self, pool: WorkerRegistry, task: _Task) -> None:
         """Queue the piece of a lost worker again. If the worker died while screening, the death is counted."""
@@ -377,7 +385,7 @@ class ArchiveDriver:
         else:
             self._left.appendleft(task.piece)
 
-    def _blame(self, pool: WorkerRegistry, piece: Piece, node: str, why: Reason | None = None) -> None:
+    def _blame(self, pool: WorkerRegistry, piece: ArchivePiece, node: str, why: Reason | None = None) -> None:
         """Handle a piece whose worker died (`why` is None), or that failed for the reason `why`.
 
         The piece is queued again, or halved. A single image may be stored as failed. The node may be excluded.
@@ -385,11 +393,11 @@ class ArchiveDriver:
         piece = self._faults.add_failure(piece, node)
         is_last = not self._left and not self._tasks
         nodes = {node, *map(pool.node_name, pool.workers)}
-        if piece.size > 1 and piece.death_count >= _DEATHS_OF_SEVERAL:
+        if piece.image_count > 1 and piece.worker_death_count >= _DEATHS_OF_SEVERAL:
             self._suspect(*piece.halves())
-        elif piece.size == 1 and self._faults.is_image_at_fault(piece, nodes, is_last=is_last):
+        elif piece.image_count == 1 and self._faults.is_image_at_fault(piece, nodes, is_last=is_last):
             ref = ref_of(self._images.ref_texts(piece)[0])
-            cause = why or reason("archive_worker_ended", times=piece.death_count)
+            cause = why or reason("archive_worker_ended", times=piece.worker_death_count)
             failed = (FailedOutcome(ref=ref, stage="decode", reason=cause),)
             self._keep(piece, outcomes_to_parquet(failed, self._request), failed)
         else:
@@ -397,7 +405,7 @@ class ArchiveDriver:
         if self._faults.is_node_at_fault(node):
             pool.exclude_node(node, why or reason("cluster_node_deaths", times=self._faults.failures_in_a_row(node)))
 
-    def _suspect(self, *pieces: Piece) -> None:
+    def _suspect(self, *pieces: ArchivePiece) -> None:
         """Put pieces that may have crashed a worker near the start of the queue, each behind another piece.
 
         The other pieces show whether the node works.
@@ -405,7 +413,7 @@ class ArchiveDriver:
         for number, piece in enumerate(pieces):
             self._left.insert(2 * number + 1, piece)
 
-    def _keep(self, piece: Piece, results: bytes, outcomes: Sequence[Outcome]) -> None:
+    def _keep(self, piece: ArchivePiece, results: bytes, outcomes: Sequence[Outcome]) -> None:
         """Store the results of a piece in the output folder, and pass on the outcomes.
 
         Results of images that failed in an earlier start replace these images' rows in the stored piece.
@@ -418,7 +426,7 @@ class ArchiveDriver:
         else:
             self._folder.write_results(piece, results)
         self._save(outcomes, False)
-        self._done += piece.size
+        self._done += piece.image_count
 
     def _progress(self) -> ArchiveProgress:
         now_s, total = time.monotonic(), len(self._images)

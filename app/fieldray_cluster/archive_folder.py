@@ -57,7 +57,7 @@ from fieldray.workers.pool import open_workers
 from fieldray_cluster.archive_worker import ArchiveRequest
 from fieldray_cluster.object_server import ObjectServer, address_to_path, is_object_address
 from fieldray_cluster.objects import list_images_on_server
-from fieldray_cluster.worker_registry import Piece
+from fieldray_cluster.worker_registry import ArchivePiece
 
 _ROW_GROUP: Final = 1024
 _LIST_SCHEMA: Final = pa.schema([("path", pa.binary()), ("ref", pa.string()), ("state", pa.string())])
@@ -203,12 +203,12 @@ class ArchiveFolder:
         """Whether the folder has results of at least one image."""
         return any((self.path / "chunks").glob("*.parquet"))
 
-    def finished_pieces(self, image_count: int) -> tuple[Piece, ...]:
+    def finished_pieces(self, image_count: int) -> tuple[ArchivePiece, ...]:
         """Return the pieces of the image list that have stored results, in order.
 
         `image_count` is the number of images in the list. Stored results for higher indices are left out.
         """
-        found: list[Piece] = []
+        found: list[ArchivePiece] = []
         for name in sorted(path.name for path in (self.path / "chunks").iterdir()):
             match = _NAME.fullmatch(name)
             if (
@@ -216,41 +216,41 @@ class ArchiveFolder:
                 and int(match[1]) < int(match[2]) <= image_count
                 and int(match[1]) >= (found[-1].stop if found else 0)
             ):
-                found.append(Piece(int(match[1]), int(match[2])))
+                found.append(ArchivePiece(int(match[1]), int(match[2])))
         return tuple(found)
 
-    def remaining_pieces(self, image_count: int, *, images_per_piece: int) -> Iterator[Piece]:
+    def remaining_pieces(self, image_count: int, *, images_per_piece: int) -> Iterator[ArchivePiece]:
         """Yield the images without results as pieces of at most `images_per_piece` images, in the order of the list.
 
         `image_count` is the number of images in the list.
         """
         at = 0
-        for piece in (*self.finished_pieces(image_count), Piece(image_count, image_count + 1)):
+        for piece in (*self.finished_pieces(image_count), ArchivePiece(image_count, image_count + 1)):
             while at < piece.start:
                 stop = min(at + images_per_piece, piece.start)
-                yield Piece(at, stop)
+                yield ArchivePiece(at, stop)
                 at = stop
             at = piece.stop
 
-    def write_results(self, piece: Piece, results: bytes) -> None:
+    def write_results(self, piece: ArchivePiece, results: bytes) -> None:
         """Write the results of a piece, the bytes of a Parquet file. Raises StorageProblem."""
         write_atomically(self._path(piece), results)
 
-    def read_results(self, piece: Piece) -> bytes:
+    def read_results(self, piece: ArchivePiece) -> bytes:
         """Read the results of a piece, the bytes of a Parquet file. Raises StorageProblem."""
         try:
             return self._path(piece).read_bytes()
         except OSError as error:
             raise storage_problem(error, self._path(piece)) from error
 
-    def delete_results(self, piece: Piece) -> None:
+    def delete_results(self, piece: ArchivePiece) -> None:
         """Delete the results of a piece, so that the piece's images are screened again. Raises StorageProblem."""
         try:
             self._path(piece).unlink(missing_ok=True)
         except OSError as error:
             raise storage_problem(error, self._path(piece)) from error
 
-    def _path(self, piece: Piece) -> Path:
+    def _path(self, piece: ArchivePiece) -> Path:
         return self.path / "chunks" / f"{piece.start:09}-{piece.stop:09}.parquet"
 
 
@@ -283,7 +283,7 @@ class ImageList:
     def __len__(self) -> int:
         return self._starts[-1]
 
-    def ref_texts(self, piece: Piece) -> tuple[str, ...]:
+    def ref_texts(self, piece: ArchivePiece) -> tuple[str, ...]:
         """Return the reference to each image of a piece, as JSON text that `store.rows.ref_of` parses.
 
         Raises UsageProblem (archive_damaged).
@@ -297,11 +297,11 @@ class ImageList:
             raise UsageProblem(reason("archive_damaged", path=self._path))
         return texts
 
-    def image_files(self, piece: Piece) -> tuple[Path, ...]:
+    def image_files(self, piece: ArchivePiece) -> tuple[Path, ...]:
         """Return the file of each image of a piece. Raises UsageProblem (archive_damaged)."""
         return tuple(Path(os.fsdecode(name)) for name in self._column(piece, "path"))
 
-    def server_object_states(self, piece: Piece) -> tuple[str, ...]:
+    def server_object_states(self, piece: ArchivePiece) -> tuple[str, ...]:
         """Return, for each image of a piece, the state (size and tag) that the image's object had on the server.
 
         The states are those at the time of listing; "" for images that are files. Raises UsageProblem
@@ -320,7 +320,7 @@ class ImageList:
         except (OSError, pa.ArrowException, *INVALID_MESSAGE_ERRORS):
             return False
 
-    def _column(self, piece: Piece, name: str) -> list[str]:
+    def _column(self, piece: ArchivePiece, name: str) -> list[str]:
         groups = [
             number
             for number, (first, stop) in enumerate(zip(self._starts, self._starts[1:], strict=False))
@@ -331,7 +331,7 @@ class ImageList:
         except (OSError, pa.ArrowException) as error:
             raise UsageProblem(reason("archive_damaged", path=self._path)) from error
         first = piece.start - self._starts[groups[0]]
-        return list(column.slice(first, piece.size).to_pylist())
+        return list(column.slice(first, piece.image_count).to_pylist())
 
 
 def _digest(path: Path) -> str:

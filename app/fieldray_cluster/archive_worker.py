@@ -49,7 +49,7 @@ from fieldray.workers.pool import number_of_workers, open_workers
 from fieldray_cluster.node import worker_core_count
 from fieldray_cluster.object_server import ObjectServer, is_object_address
 from fieldray_cluster.objects import ObjectCache, PieceDownloads
-from fieldray_cluster.worker_registry import AWAITS_SERVER_METRIC, result_key
+from fieldray_cluster.worker_registry import AWAITS_IMAGE_SERVER_METRIC, result_key
 
 # ---- the request
 
@@ -506,7 +506,7 @@ def screen_piece(spec: PieceSpec) -> list[Outcome]:
         folder = Path(worker.local_directory)
         server, cache = ObjectServer(spec.request.paths[0]), ObjectCache(folder.parent / "objects")
         # The dictionary is replaced and not changed, because another thread reads it.
-        worker.metrics = {**worker.metrics, AWAITS_SERVER_METRIC: lambda _: server.is_unreachable}
+        worker.metrics = {**worker.metrics, AWAITS_IMAGE_SERVER_METRIC: lambda _: server.is_unreachable}
         with (
             tempfile.TemporaryDirectory(prefix="objects-", dir=folder, ignore_cleanup_errors=True) as own,
             PieceDownloads(server, cache, refs, spec.server_object_states, Path(own)) as ahead,

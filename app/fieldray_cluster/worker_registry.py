@@ -55,9 +55,9 @@ from fieldray_cluster.node import program_and_dask_versions
 
 CONNECTION_ERRORS: Final = (OSError, TimeoutError, CancelledError, KilledWorker)
 """The exceptions that Dask raises if the other side of a connection is lost."""
-DEATHS_BEFORE_IMAGE_FAULT: Final = 3
+WORKER_DEATHS_BEFORE_IMAGE_FAULT: Final = 3
 """How many processes must have crashed while screening an image before the image may count as the cause."""
-AWAITS_SERVER_METRIC: Final = "awaits_server"
+AWAITS_IMAGE_SERVER_METRIC: Final = "awaits_server"
 """Name of the metric by which a worker reports that it waits for the server from which it downloads images."""
 _CONNECTIONS: Final = 5  # number of connections without progress after which the work ends
 _SILENT_S: Final = 120.0  # the work ends if no worker answers for this time
@@ -310,7 +310,7 @@ class WorkerRegistry:
                 each.pop(address, None)
         for address in self.workers:
             metrics = present[address].get("metrics")
-            if isinstance(metrics, dict) and metrics.get(AWAITS_SERVER_METRIC) is True:
+            if isinstance(metrics, dict) and metrics.get(AWAITS_IMAGE_SERVER_METRIC) is True:
                 node = self.node_name(address)
                 if self._looks - self._awaiting.get(node, -math.inf) > _LOOKS_BETWEEN_OUTAGES:
                     self._note(node, reason("archive_server_awaited"))
@@ -388,28 +388,28 @@ def _unfit(node: str, why: Reason) -> IncompatibleNodes:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Piece:
+class ArchivePiece:
     """A piece of an archive: the images with the indices from `start` to `stop` - 1.
 
-    `death_count` is the number of workers that died while screening the piece. `image_counts_before_death` has each
+    `worker_death_count` is the number of workers that died while screening the piece. `image_counts_before_death` has each
     node of these workers, with the number of images that the node had screened before its first worker died on this
     piece.
     """
 
     start: int
     stop: int
-    death_count: int = 0
+    worker_death_count: int = 0
     image_counts_before_death: tuple[tuple[str, int], ...] = ()
 
     @property
-    def size(self) -> int:
+    def image_count(self) -> int:
         """The number of images in the piece."""
         return self.stop - self.start
 
-    def halves(self) -> tuple[Piece, Piece]:
+    def halves(self) -> tuple[ArchivePiece, ArchivePiece]:
         """Return the two halves of the piece. Each half gets one death, because it may have caused the crashes."""
         middle = (self.start + self.stop) // 2
-        return Piece(self.start, middle, 1, self.image_counts_before_death), Piece(
+        return ArchivePiece(self.start, middle, 1, self.image_counts_before_death), ArchivePiece(
             middle, self.stop, 1, self.image_counts_before_death
         )
 
@@ -434,7 +434,7 @@ class FaultCounts:
         self.screened_image_counts[node] = self.screened_image_counts.get(node, 0) + image_count
         self._in_a_row.pop(node, None)
 
-    def add_failure(self, piece: Piece, node: str) -> Piece:
+    def add_failure(self, piece: ArchivePiece, node: str) -> ArchivePiece:
         """Count a failure of a node: a process of the node ended while screening a piece.
 
         Returns a copy of the piece with one more death.
@@ -442,7 +442,7 @@ class FaultCounts:
         self._in_a_row[node] = self._in_a_row.get(node, 0) + 1
         account = dict(piece.image_counts_before_death)
         account.setdefault(node, self.screened_image_counts.get(node, 0))
-        return Piece(piece.start, piece.stop, piece.death_count + 1, tuple(sorted(account.items())))
+        return ArchivePiece(piece.start, piece.stop, piece.worker_death_count + 1, tuple(sorted(account.items())))
 
     def failures_in_a_row(self, node: str) -> int:
         """Return how many times in a row processes of a node have failed, without a screened image in between."""
@@ -456,7 +456,7 @@ class FaultCounts:
         """
         return self.failures_in_a_row(node) >= _FAULTS_OF_NODE * self._max_workers.get(node, 1)
 
-    def is_image_at_fault(self, piece: Piece, nodes: Collection[str], *, is_last: bool) -> bool:
+    def is_image_at_fault(self, piece: ArchivePiece, nodes: Collection[str], *, is_last: bool) -> bool:
         """Return whether an image, and not the node, is the cause of crashes.
 
         Parameters
@@ -468,7 +468,7 @@ class FaultCounts:
         is_last
             Whether this is the last piece. If True, no other piece can show whether the node works.
         """
-        if piece.death_count < DEATHS_BEFORE_IMAGE_FAULT:
+        if piece.worker_death_count < WORKER_DEATHS_BEFORE_IMAGE_FAULT:
             return False
         has_worked_since = any(
             self.screened_image_counts.get(node, 0) > before for node, before in piece.image_counts_before_death

@@ -36,7 +36,7 @@ from fieldray_cluster.archive_worker import (
     read_content,
 )
 from fieldray_cluster.connection import ConnectionSettings, describe_cluster, open_client
-from fieldray_cluster.worker_registry import IncompatibleNodes, Piece
+from fieldray_cluster.worker_registry import ArchivePiece, IncompatibleNodes
 
 TWO_WORKERS = ConnectionSettings(workers=2)
 SOMEWHERE = "tcp://127.0.0.1:1"
@@ -146,12 +146,12 @@ class Begun:
         """Write results of an earlier start, from image number `start` on. They say `not_an_image`."""
         outcomes = [RefusedOutcome(ref=ref, reason=reason("not_an_image")) for ref in refs]
         self.folder.write_results(
-            Piece(start, start + len(refs)), outcomes_to_parquet(outcomes, request or self.request)
+            ArchivePiece(start, start + len(refs)), outcomes_to_parquet(outcomes, request or self.request)
         )
 
     def refs(self, start: int, stop: int) -> list[ImageRef]:
         with self.folder.open_image_list() as images:
-            return [ref_of(text) for text in images.ref_texts(Piece(start, stop))]
+            return [ref_of(text) for text in images.ref_texts(ArchivePiece(start, stop))]
 
     def run(
         self,
@@ -240,10 +240,15 @@ def test_a_process_that_is_killed_from_outside_costs_nothing(begun: Begun, role:
 def test_saved_results_are_kept_and_a_damaged_file_of_results_is_screened_again(begun: Begun) -> None:
     begun.write_list(10)
     begun.keep(begun.refs(2, 5), 2)
-    begun.folder.write_results(Piece(6, 8), b"half of a file")
+    begun.folder.write_results(ArchivePiece(6, 8), b"half of a file")
     saved = begun.run()
     assert Counter(outcome.reason.code for outcome in saved) == {"not_an_image": 3, "blank": 7}  # type: ignore[union-attr]
-    assert begun.folder.finished_pieces(10) == (Piece(0, 2), Piece(2, 5), Piece(5, 9), Piece(9, 10))
+    assert begun.folder.finished_pieces(10) == (
+        ArchivePiece(0, 2),
+        ArchivePiece(2, 5),
+        ArchivePiece(5, 9),
+        ArchivePiece(9, 10),
+    )
 
 
 def test_failed_images_are_screened_again_and_the_others_of_their_file_are_not(begun: Begun) -> None:
@@ -256,7 +261,10 @@ def test_failed_images_are_screened_again_and_the_others_of_their_file_are_not(b
         else FailedOutcome(ref=ref, stage="decode", reason=reason(code))
         for ref, code in zip(refs, codes, strict=True)
     ]
-    pieces = (Piece(0, 2), Piece(2, 9))  # failed images on both sides of the border of two files stay in their own file
+    pieces = (
+        ArchivePiece(0, 2),
+        ArchivePiece(2, 9),
+    )  # failed images on both sides of the border of two files stay in their own file
     for piece in pieces:
         begun.folder.write_results(piece, outcomes_to_parquet(outcomes[piece.start : piece.stop], begun.request))
     saved = begun.run()
@@ -392,7 +400,7 @@ def test_a_scheduler_that_is_gone_for_good_ends_the_run_and_keeps_the_results(be
         pytest.raises(EnvironmentProblem, match="No scheduler answers"),
     ):
         begun.run(on_save=lambda: nodes.__exit__(None, None, None), connection=connection)
-    kept = sum(piece.size for piece in begun.folder.finished_pieces(30))
+    kept = sum(piece.image_count for piece in begun.folder.finished_pieces(30))
     assert 0 < kept < 30
     assert len(begun.run()) == 30
 

@@ -15,25 +15,32 @@ from fieldray.settings import Settings
 from fieldray.store.results import ResultStore
 from fieldray.store.rows import ref_text
 from fieldray_cluster.archive_folder import ArchiveFolder, ImageList, is_merged, make_image_list
-from fieldray_cluster.worker_registry import Piece
+from fieldray_cluster.worker_registry import ArchivePiece
 from outcomes import run_spec, screened
 
 
 def test_a_range_is_halved_without_a_gap() -> None:
-    assert Piece(3, 8).halves() == (Piece(3, 5, death_count=1), Piece(5, 8, death_count=1))
+    assert ArchivePiece(3, 8).halves() == (
+        ArchivePiece(3, 5, worker_death_count=1),
+        ArchivePiece(5, 8, worker_death_count=1),
+    )
 
 
 def test_remaining_pieces_are_those_without_a_file_of_results(tmp_path: Path) -> None:
     with ArchiveFolder(tmp_path / "out") as folder:
-        assert list(folder.remaining_pieces(7, images_per_piece=3)) == [Piece(0, 3), Piece(3, 6), Piece(6, 7)]
-        folder.write_results(Piece(2, 4), b"")
-        folder.write_results(Piece(3, 6), b"")  # overlaps another file, so it is not used
-        folder.write_results(Piece(6, 9), b"")  # past the end of the list
+        assert list(folder.remaining_pieces(7, images_per_piece=3)) == [
+            ArchivePiece(0, 3),
+            ArchivePiece(3, 6),
+            ArchivePiece(6, 7),
+        ]
+        folder.write_results(ArchivePiece(2, 4), b"")
+        folder.write_results(ArchivePiece(3, 6), b"")  # overlaps another file, so it is not used
+        folder.write_results(ArchivePiece(6, 9), b"")  # past the end of the list
         (folder.path / "chunks" / ".17-new").touch()
-        assert folder.finished_pieces(7) == (Piece(2, 4),)
-        assert list(folder.remaining_pieces(7, images_per_piece=3)) == [Piece(0, 2), Piece(4, 7)]
-        folder.delete_results(Piece(2, 4))
-        assert list(folder.remaining_pieces(2, images_per_piece=9)) == [Piece(0, 2)]
+        assert folder.finished_pieces(7) == (ArchivePiece(2, 4),)
+        assert list(folder.remaining_pieces(7, images_per_piece=3)) == [ArchivePiece(0, 2), ArchivePiece(4, 7)]
+        folder.delete_results(ArchivePiece(2, 4))
+        assert list(folder.remaining_pieces(2, images_per_piece=9)) == [ArchivePiece(0, 2)]
 
 
 def test_any_range_of_the_list_can_be_read_whatever_the_file_names(tmp_path: Path) -> None:
@@ -46,7 +53,12 @@ def test_any_range_of_the_list_can_be_read_whatever_the_file_names(tmp_path: Pat
         assert folder.has_image_list and counts == [1024, 2048, 2502]
         with folder.open_image_list() as images:
             assert len(images) == 2502
-            for piece in (Piece(0, 1), Piece(1000, 1100), Piece(1023, 2049), Piece(2400, 2502)):
+            for piece in (
+                ArchivePiece(0, 1),
+                ArchivePiece(1000, 1100),
+                ArchivePiece(1023, 2049),
+                ArchivePiece(2400, 2502),
+            ):
                 part = refs[piece.start : piece.stop]
                 assert images.ref_texts(piece) == tuple(map(ref_text, part))
                 assert images.image_files(piece) == tuple(ref.path for ref in part)
@@ -97,7 +109,7 @@ def test_a_list_whose_images_are_not_those_of_its_files_is_damaged(tmp_path: Pat
         with pytest.raises(UsageProblem, match="is damaged"):
             folder.open_image_list()
         with ImageList(folder.path / "list.parquet") as images, pytest.raises(UsageProblem, match="is damaged"):
-            images.ref_texts(Piece(0, 1))
+            images.ref_texts(ArchivePiece(0, 1))
 
 
 @pytest.mark.parametrize("rows", [[0, 1, 2, 2], [0, 1], [1, 0, 2]])
@@ -122,7 +134,7 @@ def test_a_list_that_a_power_cut_left_without_its_digest_is_made_again(tmp_path:
         folder.write_image_list([(ImageRef(path=tmp_path / "a.png"), "")], progress=lambda _count: None)
         (folder.path / "archive.json").write_bytes(before)
         assert not folder.has_image_list
-        folder.write_results(Piece(0, 1), b"")
+        folder.write_results(ArchivePiece(0, 1), b"")
         with pytest.raises(UsageProblem, match=r"Restore the file archive\.json"):
             make_image_list(folder, [str(tmp_path)], Settings(), progress=lambda _count: None)
 

@@ -17,11 +17,11 @@ from fieldray.errors import EnvironmentProblem
 from fieldray.reasons import Reason, reason
 from fieldray_cluster.connection import ConnectionSettings
 from fieldray_cluster.worker_registry import (
-    AWAITS_SERVER_METRIC,
+    AWAITS_IMAGE_SERVER_METRIC,
+    ArchivePiece,
     ConnectionLost,
     FaultCounts,
     NodeReport,
-    Piece,
     WorkerRegistry,
     incompatibility_reason,
     node_report_text,
@@ -31,7 +31,7 @@ from fieldray_cluster.worker_registry import (
     run_with_reconnects,
 )
 
-ONE = Piece(7, 8)
+ONE = ArchivePiece(7, 8)
 
 
 @pytest.mark.parametrize(
@@ -99,13 +99,13 @@ def test_each_outage_of_a_server_is_reported_once_at_its_begin() -> None:
     registry = WorkerRegistry(client, on_message=lambda node, why: told.append(f"{node} {why.code}"))
     # the server is gone, back for a moment in one thread's view, gone, back for good, and gone once more
     for looks, is_awaited, times in ((3, True, 1), (2, False, 1), (3, True, 1), (10, False, 1), (3, True, 2)):
-        client.metrics = {AWAITS_SERVER_METRIC: is_awaited}
+        client.metrics = {AWAITS_IMAGE_SERVER_METRIC: is_awaited}
         for _ in range(looks):
             registry.refresh(at_once=True)
         assert told == ["ward archive_server_awaited"] * times
 
 
-def failed(faults: FaultCounts, piece: Piece, *nodes: str) -> Piece:
+def failed(faults: FaultCounts, piece: ArchivePiece, *nodes: str) -> ArchivePiece:
     for node in nodes:
         piece = faults.add_failure(piece, node)
     return piece
@@ -156,7 +156,7 @@ def test_a_node_is_to_blame_by_deaths_in_a_row_and_all_its_workers_end_at_once()
 def test_halves_of_a_piece_keep_the_failures_of_the_piece() -> None:
     faults = FaultCounts()
     faults.add_screened_images("ward", 5)
-    assert [half.image_counts_before_death for half in failed(faults, Piece(0, 4), "ward").halves()] == [
+    assert [half.image_counts_before_death for half in failed(faults, ArchivePiece(0, 4), "ward").halves()] == [
         (("ward", 5),)
     ] * 2
 
