@@ -17,7 +17,7 @@ import sys
 import threading
 from typing import Any, Final
 
-GRACE_S: Final = 5.0
+COMMAND_GRACE_S: Final = 5.0
 """Seconds that a command has to end when asked, before the guard kills the command."""
 _IS_WINDOWS: Final = sys.platform == "win32"
 
@@ -59,7 +59,7 @@ def _end_with_input(process: subprocess.Popen[bytes], over: threading.Event) -> 
         pass
     if not over.is_set():
         _signal(process, "SIGTERM")
-        if not over.wait(GRACE_S):
+        if not over.wait(COMMAND_GRACE_S):
             _signal(process, "SIGKILL")
 
 
