@@ -198,7 +198,9 @@ class TaskRunner:
         stop_file.touch()
         found = list[tuple[TaskSpec, Event]]()
         with contextlib.suppress(ConnectionLost):
-            waiting = [work.future for work in self._out.values() if work.future and not work.spec.start_file.exists()]
+            waiting = [
+                work.future for work in self._out.values() if work.future and not work.spec.attempt_start_file.exists()
+            ]
             until_s = time.monotonic() + _STOPPING_S
             while any(work.future for work in self._out.values()) and time.monotonic() < until_s:
                 found += self.wait_for_finished_tasks(_TICK_S)
@@ -237,7 +239,7 @@ class TaskRunner:
             return
         self._registry.refresh()
         for work in self._out.values():
-            is_stranded = not work.workers & set(self._registry.workers) and not work.spec.start_file.exists()
+            is_stranded = not work.workers & set(self._registry.workers) and not work.spec.attempt_start_file.exists()
             if work.future and is_stranded and not work.future.done():
                 work.future.cancel()
                 work.future = None
@@ -284,7 +286,9 @@ class TaskRunner:
         preemptible = self._preemptible if policy.preemptible is None else policy.preemptible
         if outcome is None:
             work.lost_workers += 1
-        if outcome is not None or (not preemptible and spec.start_file.exists()):  # only started tasks are attempts
+        if outcome is not None or (
+            not preemptible and spec.attempt_start_file.exists()
+        ):  # only started tasks are attempts
             work.attempts += 1
         if work.attempts > policy.retries or work.lost_workers >= policy.lost_workers or spec.stop_file.exists():
             return False

@@ -236,7 +236,7 @@ class TaskSpec:
         return self.folder / f"output-{self.attempt_number}.txt"
 
     @property
-    def start_file(self) -> Path:
+    def attempt_start_file(self) -> Path:
         """The path of the file that a worker writes at the start of the attempt: the worker's name and the time."""
         return _mark(self.folder, self.attempt_number)
 
@@ -287,7 +287,7 @@ def check_node(run_folder: Path) -> Reason | None:
     )
 
 
-def driver_file(stop_file: Path) -> Path:
+def run_folder_check_file(stop_file: Path) -> Path:
     """Return the path of a file by which a worker recognises the right run folder, next to the file `stop_file`.
 
     The process that runs the workflow writes this file. A worker that does not find the file sees a wrong folder, for
@@ -316,7 +316,7 @@ def perform_task(spec: TaskSpec) -> TaskResult:
 
 
 def _sees_run(spec: TaskSpec) -> bool:
-    return (spec.run_folder / JOURNAL_FILE_NAME).is_file() and driver_file(spec.stop_file).is_file()
+    return (spec.run_folder / JOURNAL_FILE_NAME).is_file() and run_folder_check_file(spec.stop_file).is_file()
 
 
 def _unable(spec: TaskSpec, node: str, began: float, why: Reason) -> TaskResult:
@@ -332,7 +332,7 @@ def _performed(spec: TaskSpec, node: str, began: float) -> Outcome:
         if known := _known(spec):
             return known
         (spec.folder / OUTCOME_FILE_NAME).unlink(missing_ok=True)  # deletes an outcome of other settings
-        write_atomically(spec.start_file, json.dumps(asdict(Outcome(node=node, began=began))).encode())
+        write_atomically(spec.attempt_start_file, json.dumps(asdict(Outcome(node=node, began=began))).encode())
         outcome = _run(spec, node, began)
         content = {"key": spec.key, "number": spec.attempt_number, "outcome": asdict(outcome)}
         if not _sees_run(spec):  # writing would create a folder that was deleted
