@@ -30,7 +30,7 @@ from fieldray_cluster.commands.training import (
     make_trainer,
 )
 
-LIBRARY_LOG_FILE_NAME: Final = "tensorflow.log"
+TENSORFLOW_LOG_FILE_NAME: Final = "tensorflow.log"
 _LARGEST_BYTES: Final = 1_000_000
 STEP_SUMMARIES: Final = {
     "run": "run all unfinished steps",
@@ -97,7 +97,7 @@ def _log() -> BinaryIO:
     A log that is larger than 1 MB is emptied first. Returns the null device if the log cannot be opened.
     """
     path, append = (
-        data_folder() / LIBRARY_LOG_FILE_NAME,
+        data_folder() / TENSORFLOW_LOG_FILE_NAME,
         os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0),
     )
     try:
@@ -133,7 +133,7 @@ def register_commands(commands: argparse._SubParsersAction[Any], summary: str) -
     new.add_argument(
         "recipe", type=parse_path_option, nargs="?", metavar="RECIPE", help="the file to write (default: KIND.toml)"
     )
-    new.set_defaults(command=run_new_command)
+    new.set_defaults(command=run_new_recipe_command)
     add_compile_subcommand(actions)
     add_fetch_subcommand(actions)
     add_measure_cluster_subcommand(actions)
@@ -191,7 +191,7 @@ def run_check(options: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def run_new_command(options: argparse.Namespace, console: Console) -> int:
+def run_new_recipe_command(options: argparse.Namespace, console: Console) -> int:
     """Run `adapt new`, which writes a new recipe. Returns the exit code. Raises UsageProblem, StorageProblem."""
     with report_missing_libraries(console):
         from fieldray_adapt.recipe_actions import write_new_recipe
