@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fieldray.domain.model import LUNG_NETWORK_CHECKS, InputSpec
-from fieldray_adapt.data.augmentation import PairAugmentation, augment_with_mask, whiten_lung
+from fieldray_adapt.data.augmentation import ImageMaskAugmentation, augment_with_mask, whiten_lung
 from fieldray_adapt.data.images_for_checks import (
     CHEST_PART_KINDS,
     OOD_KIND_WEIGHTS,
@@ -305,7 +305,7 @@ def test_unknown_checks_do_not_add_to_the_loss() -> None:
     assert float(np.mean(image_check_loss(targets, logits))) == pytest.approx(np.log(2))
 
 
-_MOVES = PairAugmentation(shift=0.1, scale=0.2, stretch=0.2, rotation_degrees=20, elastic=0.02)
+_MOVES = ImageMaskAugmentation(shift=0.1, scale=0.2, stretch=0.2, rotation_degrees=20, elastic=0.02)
 
 
 def _pair(side: int = 64) -> tuple[np.ndarray, np.ndarray]:
@@ -325,7 +325,7 @@ def test_a_mask_moves_with_its_image() -> None:
 
 def test_grey_levels_letters_and_borders_leave_the_mask_alone() -> None:
     image, mask = _pair()
-    settings = PairAugmentation(gamma=0.5, contrast=0.5, noise=0.1, letters=1, collimation=1, inversion=1)
+    settings = ImageMaskAugmentation(gamma=0.5, contrast=0.5, noise=0.1, letters=1, collimation=1, inversion=1)
     changed, follows = augment_with_mask(image, mask, settings, generator=np.random.default_rng(0))
     assert np.array_equal(follows, mask) and not np.array_equal(changed, image)
 
@@ -358,7 +358,7 @@ def test_a_white_lung_is_cut_out_of_its_mask_and_nothing_else_is() -> None:
 
 def test_augmentation_with_all_settings_zero_changes_nothing() -> None:
     image, mask = _pair()
-    same, follows = augment_with_mask(image, mask, PairAugmentation(), generator=np.random.default_rng(0))
+    same, follows = augment_with_mask(image, mask, ImageMaskAugmentation(), generator=np.random.default_rng(0))
     assert np.array_equal(same, image) and np.array_equal(follows, mask)
 
 
@@ -379,7 +379,7 @@ def test_every_kind_of_ood_image_is_an_image_of_its_own(kind: str) -> None:
     chests = np.random.default_rng(0).integers(0, 256, (3, 64, 64), np.uint8)
     images = ImagesForChecks(chest_images={"a": (chests, 1.0)}, ood_images=chests[:2])
     first, again, other = (
-        images.draw_ood_image(PairAugmentation(noise=0.05), generator=np.random.default_rng(seed), kind=kind)
+        images.draw_ood_image(ImageMaskAugmentation(noise=0.05), generator=np.random.default_rng(seed), kind=kind)
         for seed in (0, 0, 1)
     )
     assert first.shape == (64, 64) and first.dtype == np.uint8 and first.std() > 1
@@ -390,9 +390,9 @@ def test_an_ood_image_has_only_the_target_of_its_check() -> None:
     chests = np.zeros((1, 64, 64), np.uint8)
     images = ImagesForChecks(chest_images={"a": (chests, 1.0)}, ood_images=np.zeros((0, 64, 64), np.uint8))
     generator = np.random.default_rng(0)
-    _, targets = images.draw_training_image(PairAugmentation(), ood_share=1.0, generator=generator)
+    _, targets = images.draw_training_image(ImageMaskAugmentation(), ood_share=1.0, generator=generator)
     assert targets.tolist() == [0] + [UNKNOWN_TARGET] * 5
-    _, targets = images.draw_training_image(PairAugmentation(), ood_share=0.0, generator=generator)
+    _, targets = images.draw_training_image(ImageMaskAugmentation(), ood_share=0.0, generator=generator)
     assert targets[0] == 1 and UNKNOWN_TARGET not in targets
     assert set(OOD_KIND_WEIGHTS) == {*SYNTHETIC_KINDS, *CHEST_PART_KINDS}
 

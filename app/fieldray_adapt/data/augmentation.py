@@ -25,7 +25,7 @@ _LEVELS: Final = np.linspace(0, 1, 256)
 
 
 @table
-class SharedAugmentation:
+class BaseAugmentation:
     """Random changes that the training of classifiers and the training of lung-field networks have in common."""
 
     shift: float = key("Shift of the image, as a share of its side.", default=0.0, low=0, high=1)
@@ -65,7 +65,7 @@ class SharedAugmentation:
 
 
 @table
-class Augmentation(SharedAugmentation):
+class Augmentation(BaseAugmentation):
     """The largest strength x of each random change; each training image gets a random strength up to x.
 
     The strength for an image is drawn evenly from -x..x or 0..x. Strengths of 0 change nothing.
@@ -79,7 +79,7 @@ class Augmentation(SharedAugmentation):
     )
 
 
-GeometricChange = tuple[float, float, float, float, float, float]
+RotationZoomShiftMirror = tuple[float, float, float, float, float, float]
 """A geometric change of an image, as six numbers.
 
 The numbers are rotation (radians), horizontal zoom, vertical zoom, horizontal shift, vertical shift, and mirroring (-1
@@ -88,7 +88,11 @@ for a mirror image, else 1). Shifts are shares of the image's side.
 
 
 def augment(
-    image: GreyImage, settings: Augmentation, *, generator: np.random.Generator, motion: GeometricChange | None = None
+    image: GreyImage,
+    settings: Augmentation,
+    *,
+    generator: np.random.Generator,
+    motion: RotationZoomShiftMirror | None = None,
 ) -> GreyImage:
     """Return a randomly augmented copy of a grey image (rows, columns) uint8.
 
@@ -104,7 +108,7 @@ def augment(
     return _spoiled(_shaded(recoloured, settings, generator), settings, generator)
 
 
-def draw_geometric_change(settings: Augmentation, generator: np.random.Generator) -> GeometricChange:
+def draw_geometric_change(settings: Augmentation, generator: np.random.Generator) -> RotationZoomShiftMirror:
     """Draw a random geometric change within `settings`. `apply_geometric_change` applies the change to images."""
     if not any((settings.shift, settings.scale, settings.stretch, settings.rotation_degrees, settings.flip)):
         return _STILL
@@ -115,10 +119,10 @@ def draw_geometric_change(settings: Augmentation, generator: np.random.Generator
     return angle, math.exp(zoom + stretch), math.exp(zoom - stretch), float(shift_x), float(shift_y), mirror
 
 
-_STILL: Final[GeometricChange] = (0.0, 1.0, 1.0, 0.0, 0.0, 1.0)
+_STILL: Final[RotationZoomShiftMirror] = (0.0, 1.0, 1.0, 0.0, 0.0, 1.0)
 
 
-def apply_geometric_change(image: GreyImage, motion: GeometricChange) -> GreyImage:
+def apply_geometric_change(image: GreyImage, motion: RotationZoomShiftMirror) -> GreyImage:
     """Apply a geometric change to an image (rows, columns) uint8. Returns an image of equal size."""
     if motion == _STILL:
         return image
@@ -183,7 +187,7 @@ _MARKS: Final = "LRAP"
 
 
 @table
-class PairAugmentation(SharedAugmentation):
+class ImageMaskAugmentation(BaseAugmentation):
     """The largest strength x of each random change; each image, with its mask, gets a random strength up to x.
 
     The strength for an image is drawn evenly from -x..x or 0..x. Strengths of 0 change nothing.
@@ -216,7 +220,7 @@ class PairAugmentation(SharedAugmentation):
 
 
 def augment_with_mask(
-    image: GreyImage, mask: GreyImage, settings: PairAugmentation, *, generator: np.random.Generator
+    image: GreyImage, mask: GreyImage, settings: ImageMaskAugmentation, *, generator: np.random.Generator
 ) -> tuple[GreyImage, GreyImage]:
     """Return a randomly changed copy of an image, and a copy of the mask with the same movements.
 
@@ -234,7 +238,9 @@ def augment_with_mask(
     return changed, np.stack([_moved(plane, mesh) for plane in mask.transpose(2, 0, 1)], axis=-1)
 
 
-def augment_appearance(image: GreyImage, settings: PairAugmentation, *, generator: np.random.Generator) -> GreyImage:
+def augment_appearance(
+    image: GreyImage, settings: ImageMaskAugmentation, *, generator: np.random.Generator
+) -> GreyImage:
     """Return a copy of an image with random changes of grey level, sharpness, borders and letters.
 
     No pixel is moved.
@@ -254,7 +260,7 @@ def augment_appearance(image: GreyImage, settings: PairAugmentation, *, generato
 _Mesh = list[tuple[tuple[int, int, int, int], tuple[float, ...]]]
 
 
-def _mesh(shape: tuple[int, ...], settings: PairAugmentation, generator: np.random.Generator) -> _Mesh:
+def _mesh(shape: tuple[int, ...], settings: ImageMaskAugmentation, generator: np.random.Generator) -> _Mesh:
     """Draw a random deformation, in the form that `Image.transform(method=MESH)` of Pillow takes.
 
     Returns pairs of a target box and the source quadrilateral whose pixels fill the box.

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter
 
 from fieldray.domain.model import LUNG_NETWORK_CHECKS
-from fieldray_adapt.data.augmentation import GreyImage, PairAugmentation, augment_appearance, augment_with_mask
+from fieldray_adapt.data.augmentation import GreyImage, ImageMaskAugmentation, augment_appearance, augment_with_mask
 
 Generator = np.random.Generator
 _LETTERS: Final = list("abcdefghijk lmnopqrstuvwxyz 0123456789 ")
@@ -209,7 +209,7 @@ class ImagesForChecks:
         return image
 
     def draw_training_image(
-        self, settings: PairAugmentation, *, ood_share: float, generator: np.random.Generator
+        self, settings: ImageMaskAugmentation, *, ood_share: float, generator: np.random.Generator
     ) -> tuple[GreyImage, Targets]:
         """Draw an augmented training image, and the right answer of each image check.
 
@@ -221,7 +221,7 @@ class ImagesForChecks:
         return reorient_randomly(self.draw_chest(generator), settings, generator=generator)
 
     def draw_ood_image(
-        self, settings: PairAugmentation, *, generator: np.random.Generator, kind: str = ""
+        self, settings: ImageMaskAugmentation, *, generator: np.random.Generator, kind: str = ""
     ) -> GreyImage:
         """Draw an augmented out-of-distribution image.
 
@@ -256,7 +256,7 @@ def ood_image_targets() -> Targets:
 
 
 def reorient_randomly(
-    image: GreyImage, settings: PairAugmentation, *, generator: np.random.Generator
+    image: GreyImage, settings: ImageMaskAugmentation, *, generator: np.random.Generator
 ) -> tuple[GreyImage, Targets]:
     """Return an augmented copy of a chest image, mirrored, rotated and inverted at random, and its training targets.
 

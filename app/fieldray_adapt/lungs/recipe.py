@@ -7,7 +7,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
-from fieldray_adapt.data.augmentation import PairAugmentation
+from fieldray_adapt.data.augmentation import ImageMaskAugmentation
 from fieldray_adapt.lungs.networks import COMPACT_CHANNELS, INPUT_SIDE_MULTIPLE, published_mask_side
 from fieldray_adapt.recipes.classifier import PackRecipe, PatientSplit
 from fieldray_adapt.recipes.shared import Source, Split, server_addresses
@@ -174,9 +174,11 @@ class LungRecipe(PackRecipe):
         "Images that are no chest X-rays, in addition to synthetic images that the program draws.", default=()
     )
     split: PatientSplit = field(default_factory=Split)
-    augmentation: PairAugmentation = key("Random changes of images with masks.", default_factory=PairAugmentation)
-    checks_augmentation: PairAugmentation = key(
-        "Random changes of images for the image checks.", default_factory=PairAugmentation
+    augmentation: ImageMaskAugmentation = key(
+        "Random changes of images with masks.", default_factory=ImageMaskAugmentation
+    )
+    checks_augmentation: ImageMaskAugmentation = key(
+        "Random changes of images for the image checks.", default_factory=ImageMaskAugmentation
     )
     training: LungTraining = key("Settings of the training.")
     evaluation: LungEvaluation = key("Settings of the evaluation.", default=LungEvaluation())
