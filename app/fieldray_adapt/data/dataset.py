@@ -200,7 +200,7 @@ def missing_classes(
                     yield reason("data_class_empty", label=label.code, kind=pieces, part=part)
 
 
-def count_label(parts: Sequence[str], targets: NDArray[np.float32], column: int) -> dict[str, LabelCounts]:
+def label_counts_by_part(parts: Sequence[str], targets: NDArray[np.float32], column: int) -> dict[str, LabelCounts]:
     """Count the images of each part: with a label, without the label, and with an unknown label.
 
     `column` is the label's column in `targets` (n, labels).
@@ -233,7 +233,7 @@ class Dataset:
     image_set: ImageSet
     targets: NDArray[np.float32]
     parts: tuple[str, ...]
-    facts: DataFigures
+    figures: DataFigures
 
     def indices(self, part: str) -> NDArray[np.int64]:
         """Return the indices (n,) of the images in a part, such as "training"."""
@@ -291,7 +291,7 @@ def data_step(run: Run) -> StepFacts:
         left_out=len(image_set.left_out_reasons),
         left_out_examples=image_set.left_out_reasons[:_REPORTED],
         duplicates=found.figures([row.origin for row in image_set.rows], max_examples=_REPORTED),
-        labels={label.code: count_label(parts, targets, column) for column, label in enumerate(recipe.labels)},
+        labels={label.code: label_counts_by_part(parts, targets, column) for column, label in enumerate(recipe.labels)},
         patients_of_table=known.get("patients_of_table"),
         patients_of_table_in_data=known.get("patients_of_table_in_data"),
         data_sha256=digests.data_sha256,
@@ -349,7 +349,7 @@ def load_dataset(run: Run) -> Dataset:
         raise UsageProblem(reason("data_changed", path=folder / SPLIT_FILE_NAME))
     image_set, parts = read_network_inputs(run, rows), [line["part"] for line in split]
     targets = label_targets(image_set.rows, run.recipe.labels)
-    return Dataset(image_set=image_set, targets=targets, parts=tuple(parts), facts=facts)
+    return Dataset(image_set=image_set, targets=targets, parts=tuple(parts), figures=facts)
 
 
 def _rows(run: Run) -> list[Row]:

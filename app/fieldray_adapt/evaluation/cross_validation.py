@@ -86,7 +86,7 @@ def _publish(run: Run, data: Dataset, scores: Mapping[str, Scores], results: dic
     folder, texts = run.recipe.publication_folder, run.recipe.pack
     whole = PublishedCrossValidation(
         pack=f"{texts.id} {texts.version}",
-        data_sha256=data.facts.data_sha256,
+        data_sha256=data.figures.data_sha256,
         labels=results,
         trained=training_description(run.recipe),
         made=conversion_description(run.recipe),

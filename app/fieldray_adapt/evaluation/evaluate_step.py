@@ -149,7 +149,7 @@ def evaluate_step(run: Run) -> StepFacts:
         for label in run.recipe.pack_labels
     }
     run.write_step_json(
-        "evaluate", "metrics.json", ClassifierFigures(labels=labels, data=data.facts, gate=gate_figures)
+        "evaluate", "metrics.json", ClassifierFigures(labels=labels, data=data.figures, gate=gate_figures)
     )
     points = tuple(
         with_measured_figures(point, figures=labels[code].test, measured_on=run.recipe.evaluation.measured_on)
