@@ -17,7 +17,7 @@ from PIL import Image
 from fieldray.domain.model import InputSpec
 from fieldray.errors import UsageProblem
 from fieldray_adapt.data.dataset import label_targets, require_all_classes
-from fieldray_adapt.data.image_set import DIGESTS_FILE_NAME, ImageSet, read_images, read_rows
+from fieldray_adapt.data.image_set import IMAGE_DIGESTS_FILE_NAME, ImageSet, read_images, read_rows
 from fieldray_adapt.data.layouts import (
     Row,
     leave_out_unlabelled_images,
@@ -299,9 +299,9 @@ def test_the_content_of_a_file_is_read_again_only_when_the_file_has_changed(tmp_
         return [row.sha256 for row in read_rows([source], folder=folder)]
 
     assert found() == expected
-    kept = json.loads((folder / DIGESTS_FILE_NAME).read_text(encoding="utf-8"))
+    kept = json.loads((folder / IMAGE_DIGESTS_FILE_NAME).read_text(encoding="utf-8"))
     kept[str(rows[0].path)][-1] = "kept"
-    (folder / DIGESTS_FILE_NAME).write_text(json.dumps(kept), encoding="utf-8")
+    (folder / IMAGE_DIGESTS_FILE_NAME).write_text(json.dumps(kept), encoding="utf-8")
     assert found() == ["kept", expected[1]]
     rows[0].path.write_bytes(rows[1].path.read_bytes())
     rows[1].path.unlink()

@@ -84,7 +84,7 @@ def lung_share_grid(lungs: LungFields, pixel_map: CoordinateMap, *, input_size: 
     return np.asarray(shares, np.uint8)
 
 
-DIGESTS_FILE_NAME: Final = "digests.json"
+IMAGE_DIGESTS_FILE_NAME: Final = "digests.json"
 """The name of the file that stores the SHA-256 of each image file."""
 
 
@@ -99,7 +99,7 @@ def read_rows(sources: Iterable[Source], *, folder: Path) -> list[Row]:
 
     Raises StorageProblem, and the exceptions of `layouts.read_source`.
     """
-    rows, path = [row for source in sources for row in read_source(source)], folder / DIGESTS_FILE_NAME
+    rows, path = [row for source in sources for row in read_source(source)], folder / IMAGE_DIGESTS_FILE_NAME
     before: dict[str, list[Any]] = {}
     if path.is_file():
         with raise_if_damaged(path):
