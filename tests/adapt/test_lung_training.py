@@ -11,11 +11,11 @@ import pytest
 from fieldray.domain.model import LUNG_NETWORK_CHECKS, InputSpec
 from fieldray_adapt.data.augmentation import ImageMaskAugmentation, augment_with_mask, whiten_lung
 from fieldray_adapt.data.images_for_checks import (
-    CHEST_PART_KINDS,
+    OOD_CHEST_CROP_FUNCTIONS,
     OOD_KIND_WEIGHTS,
-    SYNTHETIC_KINDS,
+    SYNTHETIC_OOD_DRAW_FUNCTIONS,
     UNKNOWN_TARGET,
-    ImagesForChecks,
+    ImagesForImageChecks,
     reorient,
 )
 from fieldray_adapt.lungs import train as training
@@ -377,7 +377,7 @@ def test_a_turned_image_has_the_targets_of_its_orientation() -> None:
 @pytest.mark.parametrize("kind", [*OOD_KIND_WEIGHTS, "files"])
 def test_every_kind_of_ood_image_is_an_image_of_its_own(kind: str) -> None:
     chests = np.random.default_rng(0).integers(0, 256, (3, 64, 64), np.uint8)
-    images = ImagesForChecks(chest_images={"a": (chests, 1.0)}, ood_images=chests[:2])
+    images = ImagesForImageChecks(chests_and_frequency_by_source={"a": (chests, 1.0)}, ood_images=chests[:2])
     first, again, other = (
         images.draw_ood_image(ImageMaskAugmentation(noise=0.05), generator=np.random.default_rng(seed), kind=kind)
         for seed in (0, 0, 1)
@@ -388,18 +388,22 @@ def test_every_kind_of_ood_image_is_an_image_of_its_own(kind: str) -> None:
 
 def test_an_ood_image_has_only_the_target_of_its_check() -> None:
     chests = np.zeros((1, 64, 64), np.uint8)
-    images = ImagesForChecks(chest_images={"a": (chests, 1.0)}, ood_images=np.zeros((0, 64, 64), np.uint8))
+    images = ImagesForImageChecks(
+        chests_and_frequency_by_source={"a": (chests, 1.0)}, ood_images=np.zeros((0, 64, 64), np.uint8)
+    )
     generator = np.random.default_rng(0)
     _, targets = images.draw_training_image(ImageMaskAugmentation(), ood_share=1.0, generator=generator)
     assert targets.tolist() == [0] + [UNKNOWN_TARGET] * 5
     _, targets = images.draw_training_image(ImageMaskAugmentation(), ood_share=0.0, generator=generator)
     assert targets[0] == 1 and UNKNOWN_TARGET not in targets
-    assert set(OOD_KIND_WEIGHTS) == {*SYNTHETIC_KINDS, *CHEST_PART_KINDS}
+    assert set(OOD_KIND_WEIGHTS) == {*SYNTHETIC_OOD_DRAW_FUNCTIONS, *OOD_CHEST_CROP_FUNCTIONS}
 
 
 def test_sources_are_drawn_by_their_weights() -> None:
     dark, light = np.zeros((1, 64, 64), np.uint8), np.full((1, 64, 64), 255, np.uint8)
-    images = ImagesForChecks(chest_images={"dark": (dark, 3.0), "light": (light, 1.0)}, ood_images=dark)
+    images = ImagesForImageChecks(
+        chests_and_frequency_by_source={"dark": (dark, 3.0), "light": (light, 1.0)}, ood_images=dark
+    )
     generator = np.random.default_rng(0)
-    drawn = [images.draw_chest(generator)[0, 0] for _ in range(400)]
+    drawn = [images.pick_chest_image(generator)[0, 0] for _ in range(400)]
     assert 0.68 < np.mean(np.array(drawn) == 0) < 0.82  # three of four

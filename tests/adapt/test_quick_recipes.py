@@ -238,7 +238,9 @@ columns = { path = "film", classes = "label", patient = "patient_id" }
         assert len(held) == 4 and not held & learnt and len(learnt) == 8
         assert name not in rest.chest_sources[rest.chest_parts != "left out"]
         checks = rest.images_for_checks("training", {}, side=64)
-        assert name not in checks.chest_images and ("montgomery" in checks.chest_images) == (name != "montgomery")
+        assert name not in checks.chests_and_frequency_by_source and (
+            "montgomery" in checks.chests_and_frequency_by_source
+        ) == (name != "montgomery")
         evaluated = set(rest.image_sources[rest.image_parts == "evaluate"])
         assert evaluated == ({"shenzhen"} if name == "shenzhen" else set())
 

@@ -128,7 +128,7 @@ def crop_half(chest: GreyImage, generator: Generator) -> GreyImage:
     return _filled(part, side)
 
 
-SYNTHETIC_KINDS: Final[Mapping[str, Callable[[int, Generator], GreyImage]]] = {
+SYNTHETIC_OOD_DRAW_FUNCTIONS: Final[Mapping[str, Callable[[int, Generator], GreyImage]]] = {
     "fractal": draw_fractal,
     "gradient": draw_gradient,
     "shapes": draw_shapes,
@@ -136,7 +136,7 @@ SYNTHETIC_KINDS: Final[Mapping[str, Callable[[int, Generator], GreyImage]]] = {
     "scene": draw_scene,
 }
 """The functions that draw synthetic out-of-distribution images, by kind of image."""
-CHEST_PART_KINDS: Final[Mapping[str, Callable[[GreyImage, Generator], GreyImage]]] = {
+OOD_CHEST_CROP_FUNCTIONS: Final[Mapping[str, Callable[[GreyImage, Generator], GreyImage]]] = {
     "abdomen": crop_abdomen,
     "corner": crop_corner,
     "half": crop_half,
@@ -168,7 +168,7 @@ def _stretched(field: NDArray[Any]) -> GreyImage:
     return grey
 
 
-Targets = NDArray[np.float32]
+ImageCheckTargets = NDArray[np.float32]
 UNKNOWN_TARGET: Final = -1.0
 """The training target for an image check (such as "is the image inverted?") whose right answer is not known."""
 _UPRIGHT: Final = 0.55
@@ -178,7 +178,7 @@ _AUGMENTED: Final = 0.5
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class ImagesForChecks:
+class ImagesForImageChecks:
     """Images from which training images are drawn for the image checks of a lung-field network.
 
     The checks are whether an image is a frontal chest, and whether the image is rotated, inverted or mirrored.
@@ -191,26 +191,28 @@ class ImagesForChecks:
         Out-of-distribution images (n, side, side) uint8. May be empty: the program also draws synthetic images.
     """
 
-    chest_images: Mapping[str, tuple[NDArray[np.uint8], float]]
+    chests_and_frequency_by_source: Mapping[str, tuple[NDArray[np.uint8], float]]
     ood_images: NDArray[np.uint8]
 
     @property
     def side(self) -> int:
         """The side of the images, in pixels."""
-        images, _ = next(iter(self.chest_images.values()))
+        images, _ = next(iter(self.chests_and_frequency_by_source.values()))
         return int(images.shape[1])
 
-    def draw_chest(self, generator: np.random.Generator) -> GreyImage:
+    def pick_chest_image(self, generator: np.random.Generator) -> GreyImage:
         """Return a random chest image of a random source, unchanged."""
-        names = list(self.chest_images)
-        weights = np.array([self.chest_images[name][1] for name in names])
-        images = self.chest_images[names[int(generator.choice(len(names), p=weights / weights.sum()))]][0]
+        names = list(self.chests_and_frequency_by_source)
+        weights = np.array([self.chests_and_frequency_by_source[name][1] for name in names])
+        images = self.chests_and_frequency_by_source[
+            names[int(generator.choice(len(names), p=weights / weights.sum()))]
+        ][0]
         image: GreyImage = images[int(generator.integers(len(images)))]
         return image
 
     def draw_training_image(
         self, settings: ImageMaskAugmentation, *, ood_share: float, generator: np.random.Generator
-    ) -> tuple[GreyImage, Targets]:
+    ) -> tuple[GreyImage, ImageCheckTargets]:
         """Draw an augmented training image, and the right answer of each image check.
 
         Returns the image (side, side) uint8, and the targets (n,) in the order of `LUNG_CHECKS`: 1 for yes, 0 for no,
@@ -218,7 +220,7 @@ class ImagesForChecks:
         """
         if generator.random() < ood_share:
             return self.draw_ood_image(settings, generator=generator), ood_image_targets()
-        return reorient_randomly(self.draw_chest(generator), settings, generator=generator)
+        return reorient_randomly(self.pick_chest_image(generator), settings, generator=generator)
 
     def draw_ood_image(
         self, settings: ImageMaskAugmentation, *, generator: np.random.Generator, kind: str = ""
@@ -233,10 +235,10 @@ class ImagesForChecks:
             image = np.ascontiguousarray(np.rot90(image, int(generator.integers(4))))
             image = augment_with_mask(image, image, settings, generator=generator)[0]
             return np.invert(image) if generator.random() < _INVERTED else image
-        if kind in CHEST_PART_KINDS:
-            image = CHEST_PART_KINDS[kind](self.draw_chest(generator), generator)
+        if kind in OOD_CHEST_CROP_FUNCTIONS:
+            image = OOD_CHEST_CROP_FUNCTIONS[kind](self.pick_chest_image(generator), generator)
             return augment_appearance(image, settings, generator=generator)
-        image = SYNTHETIC_KINDS[kind](self.side, generator)
+        image = SYNTHETIC_OOD_DRAW_FUNCTIONS[kind](self.side, generator)
         return augment_appearance(image, settings, generator=generator) if generator.random() < _AUGMENTED else image
 
     def _kind(self, generator: np.random.Generator) -> str:
@@ -245,7 +247,7 @@ class ImagesForChecks:
         return list(weights)[int(generator.choice(len(shares), p=shares / shares.sum()))]
 
 
-def ood_image_targets() -> Targets:
+def ood_image_targets() -> ImageCheckTargets:
     """Return the training targets of an out-of-distribution image, one number for each check of `LUNG_CHECKS`.
 
     The target is 0 for "frontal chest", and `UNKNOWN_TARGET` for all other checks.
@@ -257,7 +259,7 @@ def ood_image_targets() -> Targets:
 
 def reorient_randomly(
     image: GreyImage, settings: ImageMaskAugmentation, *, generator: np.random.Generator
-) -> tuple[GreyImage, Targets]:
+) -> tuple[GreyImage, ImageCheckTargets]:
     """Return an augmented copy of a chest image, mirrored, rotated and inverted at random, and its training targets.
 
     The targets are one number for each check of `LUNG_CHECKS`, such as 1 for "inverted" if the copy is inverted.
@@ -270,7 +272,7 @@ def reorient_randomly(
 
 def reorient(
     image: GreyImage, *, turns: int = 0, is_mirrored: bool = False, is_inverted: bool = False
-) -> tuple[GreyImage, Targets]:
+) -> tuple[GreyImage, ImageCheckTargets]:
     """Return a changed copy of a frontal chest image, and its training target for each check of `LUNG_CHECKS`.
 
     The copy is mirrored if `is_mirrored`, then rotated clockwise by `turns` quarter turns, then inverted (black and

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fieldray_adapt.data.image_set import add_digests, read_images, read_images_or_fail, read_rows, rows_digest
-from fieldray_adapt.data.images_for_checks import ImagesForChecks
+from fieldray_adapt.data.images_for_checks import ImagesForImageChecks
 from fieldray_adapt.data.layouts import assign_parts, find_rows
 from fieldray_adapt.files import digest, file_sha256, save_arrays
 from fieldray_adapt.lungs.figures import LungDataFigures
@@ -73,7 +73,7 @@ class LungData:
         """Return the indices (n,) of the images with masks in a part, such as "training"."""
         return np.flatnonzero(self.image_parts == part)
 
-    def images_for_checks(self, part: str, weights: Mapping[str, float], *, side: int) -> ImagesForChecks | None:
+    def images_for_checks(self, part: str, weights: Mapping[str, float], *, side: int) -> ImagesForImageChecks | None:
         """Return the images of a part for the image checks: chest images and out-of-distribution images.
 
         Returns None if the part has no chest images.
@@ -100,7 +100,7 @@ class LungData:
             others, weight = chests.get(name, (np.zeros((0, side, side), np.uint8), 1.0))
             chests[name] = (np.concatenate([others, resize_images(self.images[own], side)]), weight)
         ood_images = resize_images(self.ood_images[self.ood_image_parts == part], side)
-        return ImagesForChecks(chest_images=chests, ood_images=ood_images) if chests else None
+        return ImagesForImageChecks(chests_and_frequency_by_source=chests, ood_images=ood_images) if chests else None
 
 
 def resize_images(images: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:

@@ -19,7 +19,7 @@ from PIL import Image
 
 from fieldray.domain.metrics import Share, bootstrap_interval, share_of_hits
 from fieldray.domain.model import LUNG_NETWORK_CHECKS
-from fieldray_adapt.data.images_for_checks import OOD_KIND_WEIGHTS, ImagesForChecks, reorient
+from fieldray_adapt.data.images_for_checks import OOD_KIND_WEIGHTS, ImagesForImageChecks, reorient
 from fieldray_adapt.evaluation.figures import Interval
 from fieldray_adapt.lungs.dataset import LungData, load_lung_data
 from fieldray_adapt.lungs.engine import MaskEngine
@@ -171,7 +171,7 @@ def measure_image_checks(recipe: LungRecipe, data: LungData, predict: PredictMas
     validation = data.images_for_checks("validation", {}, side=recipe.input.height)
     thresholds = dict.fromkeys(LUNG_NETWORK_CHECKS, 0.5)
     if validation is not None:
-        chests = np.concatenate([images for images, _ in validation.chest_images.values()])
+        chests = np.concatenate([images for images, _ in validation.chests_and_frequency_by_source.values()])
         refusable = np.concatenate([_ood_images_of(validation, kind, recipe) for kind in _kinds(validation)])
         thresholds = choose_check_thresholds(
             _evenly_spaced(chests, _VALIDATION_CHESTS), refusable, predict, no_alarm_share=recipe.evaluation.keeps
@@ -180,7 +180,8 @@ def measure_image_checks(recipe: LungRecipe, data: LungData, predict: PredictMas
     if test is None:
         return CheckFigures(thresholds=thresholds)
     accepted = {
-        name: measure_image_check_rates(images, predict, thresholds) for name, (images, _) in test.chest_images.items()
+        name: measure_image_check_rates(images, predict, thresholds)
+        for name, (images, _) in test.chests_and_frequency_by_source.items()
     }
     limit = thresholds[LUNG_NETWORK_CHECKS[0]]
     refused = {kind: _share(predict(_ood_images_of(test, kind, recipe))[1][:, 0] < limit) for kind in _kinds(test)}
@@ -238,11 +239,11 @@ def measure_image_check_rates(
     return rows
 
 
-def _kinds(images: ImagesForChecks) -> list[str]:
+def _kinds(images: ImagesForImageChecks) -> list[str]:
     return [*OOD_KIND_WEIGHTS, *(["files"] if len(images.ood_images) else [])]
 
 
-def _ood_images_of(images: ImagesForChecks, kind: str, recipe: LungRecipe) -> NDArray[np.uint8]:
+def _ood_images_of(images: ImagesForImageChecks, kind: str, recipe: LungRecipe) -> NDArray[np.uint8]:
     """Return out-of-distribution images of a kind, such as "fractal". Equal arguments give equal images."""
     if kind == "files":
         return _evenly_spaced(images.ood_images, _OOD_IMAGES)

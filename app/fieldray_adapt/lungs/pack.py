@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fieldray.domain.model import LUNG_NETWORK_CHECKS, GoldenVectors
 from fieldray.packs.manifest import GoldenTolerance, LungCheck, LungFieldsManifest, LungOutputs
 from fieldray.packs.verified import golden_files
-from fieldray_adapt.data.images_for_checks import SYNTHETIC_KINDS, reorient
+from fieldray_adapt.data.images_for_checks import SYNTHETIC_OOD_DRAW_FUNCTIONS, reorient
 from fieldray_adapt.files import to_builtins
 from fieldray_adapt.lungs.figures import (
     LungDataFigures,
@@ -96,7 +96,7 @@ def _golden(recipe: LungRecipe, file: ConvertedNetwork) -> GoldenVectors:
     generator = np.random.default_rng(_GOLDEN_SEED)
     turned = [reorient(chest, turns=turns)[0] for turns in range(3)]
     changed = [reorient(chest, is_inverted=True)[0], reorient(chest, is_mirrored=True)[0]]
-    images = [*turned, *changed, SYNTHETIC_KINDS["scene"](len(chest), generator)]
+    images = [*turned, *changed, SYNTHETIC_OOD_DRAW_FUNCTIONS["scene"](len(chest), generator)]
     inputs = np.stack(images)
     return GoldenVectors(inputs=inputs[..., None], scores=run_tflite_file(file, inputs)[1], tolerance=GOLDEN_TOLERANCE)
 

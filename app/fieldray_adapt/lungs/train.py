@@ -18,7 +18,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from fieldray_adapt.data.augmentation import augment_with_mask, whiten_lung
-from fieldray_adapt.data.images_for_checks import UNKNOWN_TARGET, ImagesForChecks
+from fieldray_adapt.data.images_for_checks import UNKNOWN_TARGET, ImagesForImageChecks
 from fieldray_adapt.files import digest, to_builtins
 from fieldray_adapt.lungs.dataset import LungData, load_lung_data, resize_images
 from fieldray_adapt.lungs.engine import Batch, MaskEngine, set_thread_count
@@ -157,7 +157,7 @@ class StageSamples:
             np.isin(sources[own], [*recipe.region_source_names]),
         )
         weights = {source.name: source.share for source in recipe.chests}
-        self._checks: ImagesForChecks | None = (
+        self._checks: ImagesForImageChecks | None = (
             data.images_for_checks("training", weights, side=side) if engine.has_checks and recipe.chests else None
         )
         seen = data.indices_of_part("validation")
