@@ -28,7 +28,7 @@ from fieldray.domain.model import Model, OperatingPoint
 from fieldray.packs.library import PackLibrary
 from fieldray_adapt.data.dataset import label_targets
 from fieldray_adapt.data.image_set import read_rows
-from fieldray_adapt.data.layouts import Row, split_rows
+from fieldray_adapt.data.layouts import Row, assign_leak_free_parts
 from fieldray_adapt.evaluation.screening import screen_rows
 from fieldray_adapt.recipes.classifier import ClassifierRecipe, with_absolute_paths
 from fieldray_adapt.recipes.shared import Source
@@ -256,7 +256,7 @@ def screen_hospitals(data: Path, pack_id: str, *, home: Path, notify: Notify) ->
     (folder,) = (CHECKOUT / "models").glob(f"{pack_id}-*")
     model = PackLibrary(home).load(folder)
     rows = read_rows(recipe.data, folder=home)
-    parts = split_rows(rows, recipe.split, recipe.data)
+    parts = assign_leak_free_parts(rows, recipe.split, recipe.data)
     validation = [row for row, part in zip(rows, parts, strict=True) if part == "validation"]
 
     def hospital(name: str, rows: Sequence[Row]) -> HospitalImages:

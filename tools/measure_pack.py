@@ -31,7 +31,7 @@ from fieldray.packs.verified import manifest_file_entries, read_pack, write_pack
 from fieldray.typed_json import to_type
 from fieldray_adapt.data.dataset import label_targets
 from fieldray_adapt.data.image_set import read_rows, rows_digest
-from fieldray_adapt.data.layouts import Row, leave_out_unlabelled_images, split_rows
+from fieldray_adapt.data.layouts import Row, assign_leak_free_parts, leave_out_unlabelled_images
 from fieldray_adapt.evaluation.evaluate import (
     CARD_COUNTING_RULE,
     auc_by_group,
@@ -71,7 +71,9 @@ def rows_of_parts(recipe: ClassifierRecipe, provenance: Mapping[str, str], *, fo
     Raises ValueError if images, tables or split differ from those from which the pack was made.
     """
     rows = read_rows(recipe.data, folder=folder)
-    parts = leave_out_unlabelled_images(split_rows(rows, recipe.split, recipe.data), label_targets(rows, recipe.labels))
+    parts = leave_out_unlabelled_images(
+        assign_leak_free_parts(rows, recipe.split, recipe.data), label_targets(rows, recipe.labels)
+    )
     lines = [
         {"source": row.source, "sha256": row.sha256, "patient": row.patient, "fold": row.fold, "part": part}
         for row, part in zip(rows, parts, strict=True)

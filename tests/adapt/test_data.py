@@ -20,10 +20,10 @@ from fieldray_adapt.data.dataset import label_targets, require_all_classes
 from fieldray_adapt.data.image_set import IMAGE_DIGESTS_FILE_NAME, ImageSet, read_images, read_rows
 from fieldray_adapt.data.layouts import (
     Row,
+    assign_leak_free_parts,
     leave_out_unlabelled_images,
     read_source,
     require_no_patient_in_split_table,
-    split_rows,
 )
 from fieldray_adapt.files import file_sha256
 from fieldray_adapt.patients import patient_sha256
@@ -122,7 +122,9 @@ def test_a_patient_in_two_parts_is_refused_by_name() -> None:
     rows = [_row(1, split="train", patient="x"), _row(2, split="test", patient="x")]
 
     def parts(**splits: Any) -> list[str]:
-        return split_rows(rows, Split(by="column"), [Source(name="set", layout="csv", path=Path("a"), splits=splits)])
+        return assign_leak_free_parts(
+            rows, Split(by="column"), [Source(name="set", layout="csv", path=Path("a"), splits=splits)]
+        )
 
     with pytest.raises(UsageProblem, match=r"[Pp]atient x .* line 1 \(training\) and set.csv, line 2 \(test\)"):
         parts(train="training", test="test")
@@ -133,37 +135,37 @@ def test_a_patient_in_two_parts_is_refused_by_name() -> None:
 
 def test_folds_and_random_splits_go_by_patient() -> None:
     rows = [_row(number, fold=str(number % 4)) for number in range(8)]
-    by_fold = split_rows(rows, Split(by="fold", validation_folds=(1,), test_folds=(0,)), [])
+    by_fold = assign_leak_free_parts(rows, Split(by="fold", validation_folds=(1,), test_folds=(0,)), [])
     assert by_fold == ["test", "validation", "training", "training"] * 2
     rows = [_row(number, patient=f"p{number // 3}") for number in range(300)]
-    parts = split_rows(rows, Split(by="random", validation_share=0.2, test_share=0.1, seed=3), [])
+    parts = assign_leak_free_parts(rows, Split(by="random", validation_share=0.2, test_share=0.1, seed=3), [])
     assert all(len({parts[3 * patient + image] for image in range(3)}) == 1 for patient in range(100))
 
 
 def test_a_random_split_keeps_its_shares_and_no_patient_moves_when_another_is_added() -> None:
     split = Split(by="random", validation_share=0.2, test_share=0.1, seed=3)
     rows = [_row(number) for number in range(2000)]
-    parts = split_rows(rows, split, [])
+    parts = assign_leak_free_parts(rows, split, [])
     # of 2000 patients 200 and 400, give or take four standard deviations: sqrt(2000 x 0.1 x 0.9) = 13 and 18
     assert abs(parts.count("test") - 200) < 54 and abs(parts.count("validation") - 400) < 72
-    assert split_rows([_row(3000), *rows], split, [])[1:] == parts
-    assert split_rows(rows[:900] + rows[901:], split, []) == parts[:900] + parts[901:]
-    assert split_rows(rows, replace(split, seed=4), []) != parts
+    assert assign_leak_free_parts([_row(3000), *rows], split, [])[1:] == parts
+    assert assign_leak_free_parts(rows[:900] + rows[901:], split, []) == parts[:900] + parts[901:]
+    assert assign_leak_free_parts(rows, replace(split, seed=4), []) != parts
     # a larger test part takes patients from the other parts and keeps all of its own
-    larger = split_rows(rows, replace(split, test_share=0.2), [])
+    larger = assign_leak_free_parts(rows, replace(split, test_share=0.2), [])
     assert {part for part, before in zip(larger, parts, strict=True) if before == "test"} == {"test"}
 
 
 @pytest.mark.parametrize(("column", "named"), [("patient", str), ("patient_sha256", patient_sha256)])
 def test_patients_of_a_split_table_are_not_drawn(tmp_path: Path, column: str, named: Callable[[str], str]) -> None:
     rows, table = [_row(number) for number in range(40)], tmp_path / "split.csv"
-    drawn = split_rows(rows, Split(by="random", validation_share=0.2, test_share=0.2), [])
+    drawn = assign_leak_free_parts(rows, Split(by="random", validation_share=0.2, test_share=0.2), [])
     others = {"training": "test", "validation": "none", "test": "validation"}
     settled = {row.patient: others[part] for row, part in zip(rows[:20], drawn, strict=False)}
     lines = [f"{named(patient)},{part}" for patient, part in {**settled, "nobody": "test"}.items()]
     table.write_text("\n".join([f"{column},part", *lines]), encoding="utf-8")
     split = Split(by="random", validation_share=0.2, test_share=0.2, table=table)
-    assert split_rows(rows, split, []) == [*settled.values(), *drawn[20:]]
+    assert assign_leak_free_parts(rows, split, []) == [*settled.values(), *drawn[20:]]
 
 
 @pytest.mark.parametrize(
@@ -192,14 +194,14 @@ def test_a_mistake_in_a_split_table_is_named(tmp_path: Path, text: str | None, s
     if text:
         table.write_text(text, encoding="utf-8")
     with pytest.raises(UsageProblem, match=sentence):
-        split_rows([_row(1)], Split(by="random", table=table), [])
+        assign_leak_free_parts([_row(1)], Split(by="random", table=table), [])
 
 
 def test_a_patient_digest_may_have_capitals_and_stand_beside_the_patient_number(tmp_path: Path) -> None:
     table = tmp_path / "split.csv"
     table.write_text(f"patient,patient_sha256,part\n,{A.upper()},test\np1,{patient_sha256('p1')},none\n")
     rows = [_row(0, patient="a"), _row(1)]
-    assert split_rows(rows, Split(by="random", table=table), []) == ["test", "none"]
+    assert assign_leak_free_parts(rows, Split(by="random", table=table), []) == ["test", "none"]
 
 
 def test_patients_of_a_split_table_are_evaluated_in_its_part_only(tmp_path: Path) -> None:
@@ -223,13 +225,13 @@ def test_a_split_table_needs_a_random_split_without_folds(keys: dict[str, Any]) 
 def test_a_pipe_in_place_of_a_table_is_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "split.csv")
     with pytest.raises(UsageProblem, match="the path is not a file"):
-        split_rows([_row(1)], Split(by="random", table=tmp_path / "split.csv"), [])
+        assign_leak_free_parts([_row(1)], Split(by="random", table=tmp_path / "split.csv"), [])
 
 
 def test_images_of_a_source_that_is_not_evaluated_are_for_training_only() -> None:
     rows = [_row(number, fold=str(number)) for number in range(4)]
     source = Source(name="set", layout="csv", path=Path("set.csv"), evaluated=False)
-    parts = split_rows(rows, Split(by="fold", validation_folds=(1,), test_folds=(0,)), [source])
+    parts = assign_leak_free_parts(rows, Split(by="fold", validation_folds=(1,), test_folds=(0,)), [source])
     assert parts == ["none", "none", "training", "training"]
 
 

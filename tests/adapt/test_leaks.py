@@ -14,7 +14,7 @@ from PIL import Image
 
 from fieldray.errors import UsageProblem
 from fieldray_adapt.data.dataset import _judged_once, describe_left_out_images
-from fieldray_adapt.data.layouts import Row, find_leaks, find_rows, split_rows
+from fieldray_adapt.data.layouts import Row, assign_leak_free_parts, find_leaks, find_rows
 from fieldray_adapt.recipes.shared import Source, Split
 from tiny_recipe import adapted
 
@@ -50,7 +50,7 @@ def test_patient_numbers_that_look_alike_are_refused_with_both_lines(
 ) -> None:
     rows = rows_of(tmp_path, f"a.png,sick,{first}\nb.png,well,{second}\nc.png,well,q\n")
     with pytest.raises(UsageProblem) as problem:
-        split_rows(rows, Split(by=by), [])  # type: ignore[arg-type]
+        assign_leak_free_parts(rows, Split(by=by), [])  # type: ignore[arg-type]
     said = problem.value.reason.text
     assert f"The patient IDs {first} (rows.csv, line 2) and {second} (rows.csv, line 3) differ only by case" in said
 
@@ -59,14 +59,14 @@ def test_blanks_around_a_patient_number_are_ignored(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, "a.png,sick,p000\nb.png,well,p000 \nc.png , well, p000\n")
     assert {row.patient for row in rows} == {"p000"} and rows[2].path.name == "c.png"
     for seed in range(20):
-        assert len(set(split_rows(rows, Split(by="random", seed=seed), []))) == 1
+        assert len(set(assign_leak_free_parts(rows, Split(by="random", seed=seed), []))) == 1
 
 
 def test_patient_numbers_of_a_split_table_are_compared_with_the_data(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, "a.png,sick,p1\nb.png,well,p2\n")
     (tmp_path / "split.csv").write_text("patient,part\nP1,test\np2,training\n")
     with pytest.raises(UsageProblem, match=r"P1 \(split.csv, line 2\)"):
-        split_rows(rows, Split(by="random", table=tmp_path / "split.csv"), [])
+        assign_leak_free_parts(rows, Split(by="random", table=tmp_path / "split.csv"), [])
 
 
 def test_a_repeated_row_counts_once_and_a_contradicting_row_is_named(tmp_path: Path) -> None:
@@ -95,10 +95,10 @@ def copied(*pairs: tuple[str, str]) -> list[Row]:
 @pytest.mark.parametrize("seed", range(30))
 def test_copies_under_other_names_go_to_one_part_with_all_images_of_their_patients(seed: int) -> None:
     rows = copied(("p1", "A"), ("p2", "A"), ("p2", "B"), ("p3", "B"), ("p3", "C"), ("", "C"), ("q", "D"))
-    parts = split_rows(rows, Split(by="random", seed=seed), [])
+    parts = assign_leak_free_parts(rows, Split(by="random", seed=seed), [])
     assert len(set(parts[:6])) == 1
     # A copy does not move any other image.
-    assert parts[6] == split_rows(rows[6:], Split(by="random", seed=seed), [])[0]
+    assert parts[6] == assign_leak_free_parts(rows[6:], Split(by="random", seed=seed), [])[0]
     # Of several copies of a file only one is evaluated.
     judged = _judged_once(rows, ["test"] * 7)
     assert judged == ["test", "none", "test", "none", "test", "none", "test"]
@@ -122,7 +122,7 @@ def test_a_copy_on_the_other_side_of_a_split_that_somebody_made_is_refused(tmp_p
         (tmp_path / "split.csv").write_text("patient,part\np1,training\np2,test\n")
         split = Split(by="random", table=tmp_path / "split.csv")
     with pytest.raises(UsageProblem, match="Patient p1 and patient p2 have the same image"):
-        split_rows(rows, split, sources)
+        assign_leak_free_parts(rows, split, sources)
 
 
 def test_one_patient_in_two_parts_is_reported_as_such_and_not_as_a_copy() -> None:

@@ -25,17 +25,17 @@ from fieldray.packs.naming import MANIFEST_NAME
 from fieldray.reasons import Reason, reason
 from fieldray_adapt.data.image_set import ImageSet, read_images, read_rows, rows_digest
 from fieldray_adapt.data.layouts import (
-    PARTS,
+    DATA_PARTS,
     Row,
+    assign_leak_free_parts,
     assign_parts,
     count_split_table_patients,
+    find_confusable_patient_numbers,
     find_leaks,
     find_rows,
-    find_similar_patients,
     leave_out_unevaluated_rows,
     leave_out_unlabelled_images,
     require_patient_in_split_table,
-    split_rows,
     split_table_digest,
 )
 from fieldray_adapt.evaluation.figures import DataDigests, DataFigures, DuplicateFigures, LabelCounts
@@ -190,7 +190,7 @@ def missing_classes(
 
     For an auxiliary label, only the training part is checked. `targets` are (n, labels), nan if unknown.
     """
-    for part in PARTS:
+    for part in DATA_PARTS:
         members = targets[[name == part for name in parts]]
         for column, label in enumerate(labels):
             if label.auxiliary and part != "training":
@@ -208,7 +208,7 @@ def label_counts_by_part(parts: Sequence[str], targets: NDArray[np.float32], col
     names = {1.0: "positive", 0.0: "negative"}
     found = Counter((part, names.get(float(t), "unknown")) for part, t in zip(parts, targets[:, column], strict=True))
     kinds = ("positive", "negative", "unknown")
-    return {part: LabelCounts(**{kind: found[part, kind] for kind in kinds}) for part in PARTS}
+    return {part: LabelCounts(**{kind: found[part, kind] for kind in kinds}) for part in DATA_PARTS}
 
 
 _COLUMNS: Final = ("source", "path", "sha256", "patient", "fold", "part")
@@ -267,9 +267,11 @@ def data_step(run: Run) -> StepFacts:
     """
     recipe = run.recipe
     rows = _rows(run)
-    split_rows(rows, recipe.split, recipe.data)  # reports a wrong split before images are read, which may take an hour
+    assign_leak_free_parts(
+        rows, recipe.split, recipe.data
+    )  # reports a wrong split before images are read, which may take an hour
     image_set = read_network_inputs(run, rows)
-    parts = split_rows(image_set.rows, recipe.split, recipe.data)
+    parts = assign_leak_free_parts(image_set.rows, recipe.split, recipe.data)
     files = [row.path.resolve() for row in image_set.rows]
     found = find_duplicates(image_set.images, [row.sha256 for row in image_set.rows], parts, files)
     parts = ["none" if index in found.training_copy_indices else part for index, part in enumerate(parts)]
@@ -282,8 +284,10 @@ def data_step(run: Run) -> StepFacts:
     known, digests = count_split_table_patients(rows, recipe.split), _digests(rows, split)
     people = [row.person_id for row in image_set.rows]
     facts = DataFigures(
-        images={part: parts.count(part) for part in (*PARTS, "none")},
-        patients={part: len({who for who, own in zip(people, parts, strict=True) if own == part}) for part in PARTS},
+        images={part: parts.count(part) for part in (*DATA_PARTS, "none")},
+        patients={
+            part: len({who for who, own in zip(people, parts, strict=True) if own == part}) for part in DATA_PARTS
+        },
         without_patient=sum(
             part != "none" and row.patient in ("", row.path.name)
             for row, part in zip(image_set.rows, parts, strict=True)
@@ -564,7 +568,7 @@ def _cells(row: Row, column: str) -> frozenset[str]:
 
 def _split_problems(recipe: ClassifierRecipe, rows: Sequence[Row]) -> Iterator[Problem]:
     rows = _with_copies_known(rows)
-    alike = [found.text for found in find_similar_patients(rows, recipe.split)]
+    alike = [found.text for found in find_confusable_patient_numbers(rows, recipe.split)]
     yield from _grouped_problems(alike, ("split",), lead="puts a patient into several parts: ")
     try:
         require_patient_in_split_table(rows, recipe.split)

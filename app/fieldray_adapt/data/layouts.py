@@ -294,11 +294,11 @@ _LAYOUT_READERS: Final[Mapping[str, Callable[[Source, ProblemCallback], Iterator
 }
 
 
-PARTS: Final = ("training", "validation", "test")
+DATA_PARTS: Final = ("training", "validation", "test")
 _DIGEST: Final = re.compile("[0-9a-f]{64}")
 
 
-def split_rows(rows: Sequence[Row], split: Split, sources: Sequence[Source]) -> list[str]:
+def assign_leak_free_parts(rows: Sequence[Row], split: Split, sources: Sequence[Source]) -> list[str]:
     """Return the part of each row: "training", "validation", "test" or "none".
 
     "none" is the part of images that are not used: training images of a source with a share of 0, and validation and
@@ -308,7 +308,7 @@ def split_rows(rows: Sequence[Row], split: Split, sources: Sequence[Source]) -> 
     patient in two parts, data_split if the split column puts no row in training, data_split_nobody if the split's table
     names no patient of the rows.
     """
-    for found in find_similar_patients(rows, split):
+    for found in find_confusable_patient_numbers(rows, split):
         raise UsageProblem(found)
     require_patient_in_split_table(rows, split)
     parts = assign_parts(rows, split, sources)
@@ -413,8 +413,8 @@ def _settled(path: Path | None) -> dict[str, str]:
         if not cells.keys() & {"patient", "patient_sha256"}:
             raise UsageProblem(reason("data_column", path=path, column="patient", known=", ".join(cells)))
         known, part = _named_by(cells), cells["part"]
-        if known is None or part not in (*PARTS, "none") or found.setdefault(known, part) != part:
-            raise UsageProblem(reason("data_split_table", path=path, row=line, parts=", ".join(PARTS)))
+        if known is None or part not in (*DATA_PARTS, "none") or found.setdefault(known, part) != part:
+            raise UsageProblem(reason("data_split_table", path=path, row=line, parts=", ".join(DATA_PARTS)))
     return found
 
 
@@ -431,7 +431,7 @@ def _named_by(cells: Mapping[str, str]) -> str | None:
     return known if is_one and known != NO_PATIENT_SHA256 else None
 
 
-def find_similar_patients(rows: Sequence[Row], split: Split) -> Iterator[Reason]:
+def find_confusable_patient_numbers(rows: Sequence[Row], split: Split) -> Iterator[Reason]:
     """Yield a reason (data_patients_alike) for each pair of patient numbers that a person could confuse.
 
     The patient numbers of the rows and of the split's table are compared.

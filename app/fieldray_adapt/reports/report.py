@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray_adapt.data.dataset import load_dataset
-from fieldray_adapt.data.layouts import PARTS
+from fieldray_adapt.data.layouts import DATA_PARTS
 from fieldray_adapt.evaluation.figures import (
     ClassifierFigures,
     CrossValidationFigures,
@@ -111,11 +111,11 @@ def _state(run: Run, name: str, entry: StepStatus) -> str:
 
 
 def _images(data: DataFigures) -> list[ReportPart]:
-    sizes = [[part, f"{data.images[part]:,}", f"{data.patients[part]:,}"] for part in PARTS]
+    sizes = [[part, f"{data.images[part]:,}", f"{data.patients[part]:,}"] for part in DATA_PARTS]
     labels = [
         [code, part, f"{counted[part].positive:,}", f"{counted[part].negative:,}", f"{counted[part].unknown:,}"]
         for code, counted in data.labels.items()
-        for part in PARTS
+        for part in DATA_PARTS
     ]
     pairs = data.duplicates
     rest = {
