@@ -40,11 +40,11 @@ from fieldray_adapt.evaluation.evaluate import (
     with_measured_figures,
 )
 from fieldray_adapt.evaluation.figures import (
+    DataPartFigures,
     EvidenceFigures,
     HospitalFigures,
     Int8Comparison,
     LabelFigures,
-    PartFigures,
 )
 from fieldray_adapt.evaluation.screening import ScreeningResults, screen_rows
 from fieldray_adapt.files import digest, to_builtins
@@ -86,7 +86,7 @@ def rows_of_parts(recipe: ClassifierRecipe, provenance: Mapping[str, str], *, fo
     return found
 
 
-def _counted(model: Model, label: LabelRule, screening: ScreeningResults) -> PartFigures:
+def _counted(model: Model, label: LabelRule, screening: ScreeningResults) -> DataPartFigures:
     """Return the figures of a label on the screened images, with its operating points in the manifest of `model`."""
     points = [point for point in model.manifest.operating_points if point.label == label.code]
     return part_figures(screening.cases(label.code, label_targets(screening.rows, [label])[:, 0]), points=points)

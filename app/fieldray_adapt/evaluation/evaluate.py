@@ -30,12 +30,12 @@ from fieldray.reasons import reason
 from fieldray_adapt.data.dataset import thumbnails
 from fieldray_adapt.data.layouts import Row
 from fieldray_adapt.evaluation.figures import (
+    DataPartFigures,
     EvidenceFigures,
     GroupedFigures,
     GroupFigures,
     Int8Comparison,
     Interval,
-    PartFigures,
     PointFigures,
 )
 from fieldray_adapt.recipes.classifier import OperatingPointChoice
@@ -316,7 +316,7 @@ def _require_both_classes(sources: Sequence[EvaluatedImages], *, label: str) -> 
 
 
 def with_measured_figures(
-    point: OperatingPoint, *, figures: PartFigures, measured_on: Mapping[str, str]
+    point: OperatingPoint, *, figures: DataPartFigures, measured_on: Mapping[str, str]
 ) -> OperatingPoint:
     """Return a copy of an operating point with the sensitivity and specificity that `figures` has for the point.
 
@@ -348,7 +348,7 @@ is Read first.
 _RULE_WITH_UNSURE: Final = CountingRule(unit="image", refers="unsure")
 
 
-def part_figures(cases: Mapping[str, Sequence[Case]], *, points: Sequence[OperatingPoint]) -> PartFigures:
+def part_figures(cases: Mapping[str, Sequence[Case]], *, points: Sequence[OperatingPoint]) -> DataPartFigures:
     """Measure the figures of one label on one part of the images.
 
     Parameters
@@ -369,7 +369,7 @@ def part_figures(cases: Mapping[str, Sequence[Case]], *, points: Sequence[Operat
         why = next((text for text, _ in whys.most_common(1)), "-")
         raise UsageProblem(reason("evaluate_refused", count=len(images), scored=len(scored), why=why))
     positive = sum(case.truth for case in images)
-    return PartFigures(
+    return DataPartFigures(
         images=len(images),
         patients=len({case.patient_key for case in images}),
         positive=positive,

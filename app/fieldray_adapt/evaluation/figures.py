@@ -140,7 +140,7 @@ class PointFigures(Struct, frozen=True, kw_only=True):
     classes: dict[str, dict[str, Share]]
 
 
-class PartFigures(ImageCounts, frozen=True, kw_only=True):
+class DataPartFigures(ImageCounts, frozen=True, kw_only=True):
     """The figures of the screened images of one part, such as the test images.
 
     Attributes
@@ -163,7 +163,7 @@ class PartFigures(ImageCounts, frozen=True, kw_only=True):
     points: dict[str, PointFigures]
 
 
-class HospitalFigures(PartFigures, frozen=True, kw_only=True):
+class HospitalFigures(DataPartFigures, frozen=True, kw_only=True):
     """The figures of a pack on images of another hospital, with the thresholds of the pack.
 
     `shortcuts` has the AUC, on these images, of classifiers that see only a shortcut: the image's border or a
@@ -241,7 +241,7 @@ class LabelFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     validation_auc: Estimate
-    test: PartFigures
+    test: DataPartFigures
     by_group: GroupedFigures
     shortcuts: dict[str, float]
     external_test: HospitalFigures | None = None

@@ -8,13 +8,13 @@ from fieldray.audit.units import CountingRule
 from fieldray.domain.metrics import Share
 from fieldray.domain.model import Estimate
 from fieldray_adapt.evaluation.figures import (
+    DataPartFigures,
     EvidenceFigures,
     HeatMapScale,
     ImageCounts,
     Int8Comparison,
     LabelFigures,
     OodCheckFigures,
-    PartFigures,
 )
 
 
@@ -30,7 +30,7 @@ class PackPartFigures(ImageCounts, frozen=True, kw_only=True):
     classes: dict[str, dict[str, dict[str, Share]]]
 
     @classmethod
-    def from_figures(cls, figures: PartFigures) -> PackPartFigures:
+    def from_figures(cls, figures: DataPartFigures) -> PackPartFigures:
         """Return the figures that the manifest contains. All other fields of `figures` are on the model card only."""
         return cls(
             images=figures.images,
