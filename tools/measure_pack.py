@@ -49,7 +49,7 @@ from fieldray_adapt.evaluation.figures import (
 from fieldray_adapt.evaluation.screening import ScreeningResults, screen_rows
 from fieldray_adapt.files import digest, to_builtins
 from fieldray_adapt.pack.card import label_section
-from fieldray_adapt.pack.figures import PackPartFigures
+from fieldray_adapt.pack.figures import PackDataPartFigures
 from fieldray_adapt.recipes.classifier import ClassifierRecipe, with_absolute_paths
 from fieldray_adapt.recipes.shared import LabelRule
 from fieldray_adapt.recipes.tables import RecipeDocument
@@ -152,10 +152,10 @@ def measure(recipe: ClassifierRecipe, pack: Path, version: str, key: Path, *, th
     for label in recipe.pack_labels:
         found, of_label = labels[label.code], document["metrics"]["labels"][label.code]
         before = of_label["test"]["auc"]["value"]
-        of_label["test"] = to_builtins(PackPartFigures.from_figures(found.test))
+        of_label["test"] = to_builtins(PackDataPartFigures.from_figures(found.test))
         of_label["reference"] = {"scores": list(found.test.score_counts)}
         if found.external_test:
-            of_label[_ELSEWHERE] = to_builtins(PackPartFigures.from_figures(found.external_test))
+            of_label[_ELSEWHERE] = to_builtins(PackDataPartFigures.from_figures(found.external_test))
         section = label_section(label.code, label.meaning["en"], found).strip() + "\n\n"
         card = card.replace(_section(card, label), section)
         areas = before, found.test.auc.value

@@ -18,7 +18,7 @@ from fieldray_adapt.evaluation.figures import (
 )
 
 
-class PackPartFigures(ImageCounts, frozen=True, kw_only=True):
+class PackDataPartFigures(ImageCounts, frozen=True, kw_only=True):
     """The figures in a pack's manifest that were measured on one set of images, such as the test images.
 
     `classes` has the table `PointFigures.classes` of each operating point, by the point's name.
@@ -30,7 +30,7 @@ class PackPartFigures(ImageCounts, frozen=True, kw_only=True):
     classes: dict[str, dict[str, dict[str, Share]]]
 
     @classmethod
-    def from_figures(cls, figures: DataPartFigures) -> PackPartFigures:
+    def from_figures(cls, figures: DataPartFigures) -> PackDataPartFigures:
         """Return the figures that the manifest contains. All other fields of `figures` are on the model card only."""
         return cls(
             images=figures.images,
@@ -56,8 +56,8 @@ class ReferenceScores(Struct, frozen=True, kw_only=True):
 class PackLabelFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The figures of one label in a pack's manifest, on test images and on images of another hospital."""
 
-    test: PackPartFigures
-    external_test: PackPartFigures | None = None
+    test: PackDataPartFigures
+    external_test: PackDataPartFigures | None = None
     reference: ReferenceScores
     heat_map: HeatMapScale | None = None
     shortcuts: dict[str, float]
@@ -67,8 +67,8 @@ class PackLabelFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def from_figures(cls, figures: LabelFigures) -> PackLabelFigures:
         """Return the figures of a label that the manifest contains."""
         return cls(
-            test=PackPartFigures.from_figures(figures.test),
-            external_test=PackPartFigures.from_figures(figures.external_test) if figures.external_test else None,
+            test=PackDataPartFigures.from_figures(figures.test),
+            external_test=PackDataPartFigures.from_figures(figures.external_test) if figures.external_test else None,
             reference=ReferenceScores(scores=figures.test.score_counts),
             heat_map=figures.heat_map,
             shortcuts=figures.shortcuts,
