@@ -41,9 +41,9 @@ from fieldray_adapt.evaluation.evaluate import (
     border_pixels,
     choose_operating_point,
     compare_with_int8,
+    data_part_figures,
     fit_ood_check,
     ood_distances,
-    part_figures,
     select_labelled_images,
     shortcut_scores,
     thumbnail_pixels,
@@ -101,7 +101,7 @@ def test_points_come_from_validation_and_figures_from_test() -> None:
         name="high", titles=TITLES, rule="sensitivity", sensitivity=0.97, band_catches=0.99, band_clears=0.9
     )
     chosen = choose_operating_point(wanted, label="x", validation=validation)
-    found = part_figures({"high": _cases(test)}, points=[chosen])
+    found = data_part_figures({"high": _cases(test)}, points=[chosen])
     point = with_measured_figures(chosen, figures=found, measured_on=MEASURED_ON)
     caught = (validation.scores[validation.truth] >= point.threshold).mean()
     assert 0.97 <= caught < 0.98  # the highest threshold that detects enough images: 194 of 200
@@ -197,7 +197,7 @@ def test_copies_of_evaluated_images_are_left_out_of_the_training() -> None:
 
 def test_weaknesses_of_the_figures_give_warnings() -> None:
     def label(*, best: float, area: float, positive: int, refused: float = 0.0) -> ClassifierFigures:
-        test = part_figures({"high": _cases(_evaluated(1))}, points=[])
+        test = data_part_figures({"high": _cases(_evaluated(1))}, points=[])
         test = structs.replace(test, auc=Estimate(area, area, area), positive=positive, negative=400)
         shortcuts = {"border": 0.5, "thumbnail": best}
         both = compare_with_int8(_evaluated(1), _evaluated(1))
@@ -251,7 +251,7 @@ def test_a_card_has_the_counts_of_an_audit() -> None:
         name="high", titles=TITLES, rule="sensitivity", sensitivity=0.9, band_catches=0.95, band_clears=0.9
     )
     point = choose_operating_point(wanted, label="x", validation=_evaluated(6))
-    found = part_figures({"high": cases}, points=[point])
+    found = data_part_figures({"high": cases}, points=[point])
     audited = compute_audit(cases, [point], rule=CountingRule(unit="image", refers="above"))
     (at,), own = audited.points, found.points["high"]
     assert (own.detected, own.falsely_referred) == (at.detected_share, at.falsely_referred_share)
@@ -274,7 +274,7 @@ def test_a_card_has_the_counts_of_an_audit() -> None:
 
 def test_a_class_without_a_scored_image_is_an_error_with_the_reason() -> None:
     with pytest.raises(UsageProblem, match=r"Of 20 test images, only 0 have a score.*frontal chest"):
-        part_figures({"high": _cases(_evaluated(5, count=20), ["refused"] * 20)}, points=[])
+        data_part_figures({"high": _cases(_evaluated(5, count=20), ["refused"] * 20)}, points=[])
 
 
 @pytest.mark.adapt

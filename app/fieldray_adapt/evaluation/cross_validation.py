@@ -18,11 +18,11 @@ from fieldray.domain.metrics import sigmoid
 from fieldray_adapt.data.dataset import Dataset, load_dataset
 from fieldray_adapt.data.layouts import require_no_leak
 from fieldray_adapt.evaluation.evaluate import (
-    SHORTCUT_PIXELS,
+    SHORTCUT_FEATURE_EXTRACTORS,
     EvaluatedImages,
     auc_by_group,
-    auc_difference,
     compare_with_int8,
+    paired_auc_difference,
     select_labelled_images,
     shortcut_scores,
 )
@@ -172,7 +172,7 @@ def _figures(run: Run, data: Dataset, scores: Mapping[str, Scores]) -> dict[str,
         parts = {stage: _evaluated(run, data, own, label) for stage, own in scores.items()}
         last = parts[INT8_STAGE]
         found[label.code] = CrossValidationFigures(
-            **last.counts,
+            **last.image_and_patient_counts,
             stages={stage: _stage(run, part) for stage, part in parts.items()},
             after_training=_after_training(parts),
             float_against_int8=compare_with_int8(parts.get(PRUNED_STAGE, parts[TRAINED_STAGE]), last),
@@ -194,7 +194,7 @@ def _after_training(parts: Mapping[str, EvaluatedImages]) -> Interval:
     `parts` are the evaluated images by stage.
     """
     both = np.column_stack([parts[TRAINED_STAGE].scores, parts[INT8_STAGE].scores])
-    return auc_difference(both, parts[INT8_STAGE].truth, patients=parts[INT8_STAGE].patients)
+    return paired_auc_difference(both, parts[INT8_STAGE].truth, patients=parts[INT8_STAGE].patients)
 
 
 def _evaluated(run: Run, data: Dataset, scores: Scores, label: LabelRule) -> EvaluatedImages:
@@ -216,7 +216,7 @@ def _shortcuts(run: Run, data: Dataset, column: int) -> dict[str, float]:
     targets.
     """
     found = {}
-    for name, pixels in SHORTCUT_PIXELS.items():
+    for name, pixels in SHORTCUT_FEATURE_EXTRACTORS.items():
         values, scores = pixels(data.image_set.images), np.full(len(data.image_set.rows), np.nan)
         for fold in run.recipe.split.cross_folds:
             evaluated, learnt = _evaluated_in(data, run, fold), training_indices_for_fold(data, run, fold)

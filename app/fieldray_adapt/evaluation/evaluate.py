@@ -200,7 +200,7 @@ class EvaluatedImages:
         return np.array([row.source for row in self.rows])
 
     @property
-    def counts(self) -> dict[str, int]:
+    def image_and_patient_counts(self) -> dict[str, int]:
         """The numbers of images, patients, positive and negative images, by the field names of `ImageCounts`."""
         positive = int(self.truth.sum())
         whole = {"images": len(self.rows), "patients": len(set(self.patients))}
@@ -348,7 +348,7 @@ is Read first.
 _RULE_WITH_UNSURE: Final = CountingRule(unit="image", refers="unsure")
 
 
-def part_figures(cases: Mapping[str, Sequence[Case]], *, points: Sequence[OperatingPoint]) -> DataPartFigures:
+def data_part_figures(cases: Mapping[str, Sequence[Case]], *, points: Sequence[OperatingPoint]) -> DataPartFigures:
     """Measure the figures of one label on one part of the images.
 
     Parameters
@@ -451,7 +451,7 @@ def compare_with_int8(float_images: EvaluatedImages, int8_images: EvaluatedImage
     )
 
 
-def auc_difference(scores: Scores, truth: Truth, *, patients: list[str]) -> Interval:
+def paired_auc_difference(scores: Scores, truth: Truth, *, patients: list[str]) -> Interval:
     """Return the difference of two AUCs on n images, with the 95 % interval of the difference over patients.
 
     `scores` are (n, 2): the AUC of the first column is subtracted from the AUC of the second column. `patients` are the
@@ -497,7 +497,7 @@ def thumbnail_pixels(images: NDArray[np.uint8]) -> NDArray[np.float64]:
     return thumbnails(images, side=_THUMBNAIL_SIDE)
 
 
-SHORTCUT_PIXELS: Final = {"border": border_pixels, "thumbnail": thumbnail_pixels}
+SHORTCUT_FEATURE_EXTRACTORS: Final = {"border": border_pixels, "thumbnail": thumbnail_pixels}
 """Functions that return features (n, 256) of images without the finding, such as the border, by name.
 
 A classifier should not be able to separate the classes by such features (a shortcut).

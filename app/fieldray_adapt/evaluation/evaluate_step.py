@@ -23,16 +23,16 @@ from fieldray_adapt.data.dataset import Dataset, label_targets, load_dataset, re
 from fieldray_adapt.data.image_set import ImageSet, read_images, read_rows, rows_digest
 from fieldray_adapt.data.layouts import Row, require_no_leak, require_no_patient_in_split_table
 from fieldray_adapt.evaluation.evaluate import (
-    SHORTCUT_PIXELS,
+    SHORTCUT_FEATURE_EXTRACTORS,
     auc_by_group,
     choose_operating_point,
     compare_with_int8,
+    data_part_figures,
     evidence_figures,
     fit_calibration,
     fit_ood_check,
     heat_map_logit_range,
     ood_distances,
-    part_figures,
     select_labelled_images,
     shortcut_scores,
     with_measured_figures,
@@ -91,7 +91,7 @@ def _shortcuts(
         name: metrics.auc(
             shortcut_scores(pixels(training.images[labelled]), truth, pixels(images[asked])), targets[asked] >= 0.5
         )
-        for name, pixels in SHORTCUT_PIXELS.items()
+        for name, pixels in SHORTCUT_FEATURE_EXTRACTORS.items()
     }
 
 
@@ -229,7 +229,8 @@ def _evaluate_label(
     column, kept_column = recipe.labels.index(label), recipe.pack_labels.index(label)
     targets = {part: _targets(measured, part, label, column) for part in screened}
     parts = {
-        part: part_figures(own.cases(label.code, targets[part]), points=chosen.points) for part, own in screened.items()
+        part: data_part_figures(own.cases(label.code, targets[part]), points=chosen.points)
+        for part, own in screened.items()
     }
     elsewhere = None
     if measured.external_set is not None:
