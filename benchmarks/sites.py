@@ -264,7 +264,7 @@ def screen_hospitals(data: Path, pack_id: str, *, home: Path, notify: Notify) ->
         screening = screen_rows(
             model, rows, threads=recipe.training.threads, progress=lambda *_: notify(f"{pack_id}: {name}")
         )
-        cases = screening.cases(label.code, label_targets(rows, [label])[:, 0])
+        cases = screening.cases_by_operating_point(label.code, label_targets(rows, [label])[:, 0])
         return HospitalImages(name=name, cases=next(iter(cases.values())))
 
     named = {name: [row for row in validation if row.source == name] for name in {row.source for row in validation}}

@@ -89,7 +89,9 @@ def rows_of_parts(recipe: ClassifierRecipe, provenance: Mapping[str, str], *, fo
 def _counted(model: Model, label: LabelRule, screening: ScreeningResults) -> DataPartFigures:
     """Return the figures of a label on the screened images, with its operating points in the manifest of `model`."""
     points = [point for point in model.manifest.operating_points if point.label == label.code]
-    return data_part_figures(screening.cases(label.code, label_targets(screening.rows, [label])[:, 0]), points=points)
+    return data_part_figures(
+        screening.cases_by_operating_point(label.code, label_targets(screening.rows, [label])[:, 0]), points=points
+    )
 
 
 def _figures(model: Model, label: LabelRule, screened: Mapping[str, ScreeningResults]) -> LabelFigures:

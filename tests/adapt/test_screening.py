@@ -60,7 +60,7 @@ def test_a_refused_image_has_no_score_and_each_operating_point_decides_separatel
     found = screen_rows(model, rows, threads=1, progress=lambda _what, done, _all: told.append(done))
     assert told == [1, 2, 3]
     label = model.manifest.labels[0].code
-    cases = found.cases(label, np.array([1, 0, np.nan], np.float32))  # the third image has no label
+    cases = found.cases_by_operating_point(label, np.array([1, 0, np.nan], np.float32))  # the third image has no label
     first, nothing = (cases[point.name] for point in model.manifest.operating_points)
     assert [(case.patient_key, case.truth) for case in first] == [("PA", True), ("LL", False)]
     assert first[0].score is not None and first[1].category == "refused" and first[1].score is None

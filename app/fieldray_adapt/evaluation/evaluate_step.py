@@ -229,7 +229,7 @@ def _evaluate_label(
     column, kept_column = recipe.labels.index(label), recipe.pack_labels.index(label)
     targets = {part: _targets(measured, part, label, column) for part in screened}
     parts = {
-        part: data_part_figures(own.cases(label.code, targets[part]), points=chosen.points)
+        part: data_part_figures(own.cases_by_operating_point(label.code, targets[part]), points=chosen.points)
         for part, own in screened.items()
     }
     elsewhere = None

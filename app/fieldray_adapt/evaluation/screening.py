@@ -40,9 +40,9 @@ class ScreeningResults:
     """The results of screening labelled images: for each operating point, the outcome of each table row's image."""
 
     rows: Sequence[Row]
-    outcomes: Mapping[str, Sequence[Outcome]]
+    outcomes_by_operating_point: Mapping[str, Sequence[Outcome]]
 
-    def cases(self, label: str, targets: NDArray[np.float32]) -> dict[str, list[Case]]:
+    def cases_by_operating_point(self, label: str, targets: NDArray[np.float32]) -> dict[str, list[Case]]:
         """Return the screened images with a known label, as cases of an audit, by name of the operating point.
 
         Parameters
@@ -58,7 +58,7 @@ class ScreeningResults:
                 for number, (row, outcome, target) in enumerate(zip(self.rows, outcomes, targets, strict=True))
                 if not np.isnan(target)
             ]
-            for point, outcomes in self.outcomes.items()
+            for point, outcomes in self.outcomes_by_operating_point.items()
         }
 
     def scores(self, label: str) -> NDArray[np.float64]:
@@ -66,7 +66,7 @@ class ScreeningResults:
 
         `label` is the code of the label. The scores are taken from the screening at the first operating point.
         """
-        outcomes = next(iter(self.outcomes.values()))
+        outcomes = next(iter(self.outcomes_by_operating_point.values()))
         return np.array([np.nan if (score := score_and_category(one, label)[0]) is None else score for one in outcomes])
 
 
@@ -115,7 +115,7 @@ def screen_rows(model: Model, rows: Sequence[Row], *, threads: int, progress: Pr
             found.append(outcomes)
             progress("screened images", len(found), len(rows))
     by_point = zip(points, zip(*found, strict=True), strict=True)
-    return ScreeningResults(rows=rows, outcomes=dict(by_point))
+    return ScreeningResults(rows=rows, outcomes_by_operating_point=dict(by_point))
 
 
 def load_temporary_pack(manifest: Manifest, files: Mapping[str, bytes], *, lung_pack: Path | None) -> Model:
