@@ -50,7 +50,7 @@ def write_published(path: Path, data: bytes) -> None:
     write_output(path, _kind(path), data)
 
 
-def require_publishable(*paths: Path) -> None:
+def require_publication_writable(*paths: Path) -> None:
     """Raise UsageProblem or StorageProblem if `write_published` could not write one of the files `paths`.
 
     Called before a training, so that an unwritable path is reported before hours of work.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fieldray.errors import UsageProblem
-from fieldray_adapt.files import require_publishable, write_published
+from fieldray_adapt.files import require_publication_writable, write_published
 from fieldray_adapt.reports.page import (
     CodeBlock,
     Figure,
@@ -94,7 +94,10 @@ def test_only_an_earlier_report_is_replaced(tmp_path: Path, name: str) -> None:
         write_published(tmp_path / name, CONTENT[name])
     assert (tmp_path / name).read_bytes() == CONTENT[name]
     (tmp_path / name).write_bytes(b"somebody's own")
-    for act in (lambda: write_published(tmp_path / name, CONTENT[name]), lambda: require_publishable(tmp_path / name)):
+    for act in (
+        lambda: write_published(tmp_path / name, CONTENT[name]),
+        lambda: require_publication_writable(tmp_path / name),
+    ):
         with pytest.raises(UsageProblem) as problem:
             act()
         assert problem.value.reason.code == "output_not_ours"

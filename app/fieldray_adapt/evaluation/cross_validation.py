@@ -27,7 +27,7 @@ from fieldray_adapt.evaluation.evaluate import (
     shortcut_scores,
 )
 from fieldray_adapt.evaluation.figures import CrossValidationFigures, Interval, PublishedCrossValidation, StageFigures
-from fieldray_adapt.files import json_bytes, require_publishable, save_arrays, to_builtins, write_published
+from fieldray_adapt.files import json_bytes, require_publication_writable, save_arrays, to_builtins, write_published
 from fieldray_adapt.networks.quantise import run_network
 from fieldray_adapt.networks.specification import Specification, Weights
 from fieldray_adapt.prune.tasks import prune_by_recipe
@@ -64,7 +64,7 @@ def cross_validation_step(run: Run) -> StepFacts:
     folds = run.recipe.split.cross_folds
     if not folds:
         return {}
-    require_publishable(
+    require_publication_writable(
         run.recipe.publication_folder / CROSS_VALIDATION_FILE_NAME, run.recipe.publication_folder / "cross.html"
     )
     data, scores = load_dataset(run), dict[str, Scores]()

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
-from fieldray_adapt.files import digest, json_bytes, require_publishable, write_atomically, write_published
+from fieldray_adapt.files import digest, json_bytes, require_publication_writable, write_atomically, write_published
 from fieldray_adapt.networks.specification import (
     initial_weights,
     load_network,
@@ -62,7 +62,7 @@ def run_study(
     recipe: StudyRecipe, *, step: str, say: Callable[[str], None], progress: RunProgress = lambda *_: None
 ) -> None:
     """Run or resume a pruning study to the end. The step "report" only reports the networks made until now."""
-    require_publishable(recipe.results, recipe.results.with_name("report.html"))
+    require_publication_writable(recipe.results, recipe.results.with_name("report.html"))
     study = PruningStudy(recipe, say=say, progress=progress)
     study.report() if step == "report" else study.run()
 
