@@ -25,7 +25,7 @@ from fieldray_adapt.data.dataset import DATA_STEP, describe_left_out_images, fin
 from fieldray_adapt.evaluation.cross_validation import CROSS_VALIDATION_STEP
 from fieldray_adapt.evaluation.evaluate_step import EVALUATE_STEP
 from fieldray_adapt.files import remove_on_failure, write_atomically
-from fieldray_adapt.lungs.dataset import LUNG_DATA_STEP, find_lung_problems
+from fieldray_adapt.lungs.dataset import LUNG_DATA_STEP, find_lung_recipe_problems
 from fieldray_adapt.lungs.evaluate import LUNG_EVALUATE_STEP
 from fieldray_adapt.lungs.hospital_cross_validation import LUNG_CROSS_VALIDATION_STEP
 from fieldray_adapt.lungs.pack import LUNG_PACK_STEP
@@ -378,7 +378,10 @@ RECIPE_KINDS: Final[dict[str, RecipeKind]] = {
         can_divide_training=True,
     ),
     "lung-fields": RecipeKind(
-        recipe_class=LungRecipe, find_problems=find_lung_problems, steps_by_name=_lung_steps, can_divide_training=True
+        recipe_class=LungRecipe,
+        find_problems=find_lung_recipe_problems,
+        steps_by_name=_lung_steps,
+        can_divide_training=True,
     ),
     "pruning-study": RecipeKind(
         recipe_class=StudyRecipe, find_problems=_check_study, run_without_steps=_perform_study, has_credits_file=False

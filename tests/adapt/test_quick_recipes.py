@@ -237,7 +237,7 @@ columns = { path = "film", classes = "label", patient = "patient_id" }
         learnt = set(rest.image_patients[np.isin(rest.image_parts, ("training", "validation"))])
         assert len(held) == 4 and not held & learnt and len(learnt) == 8
         assert name not in rest.chest_sources[rest.chest_parts != "left out"]
-        checks = rest.images_for_checks("training", {}, side=64)
+        checks = rest.images_for_image_checks("training", {}, side=64)
         assert name not in checks.chests_and_frequency_by_source and (
             "montgomery" in checks.chests_and_frequency_by_source
         ) == (name != "montgomery")

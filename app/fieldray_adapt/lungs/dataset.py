@@ -73,7 +73,9 @@ class LungData:
         """Return the indices (n,) of the images with masks in a part, such as "training"."""
         return np.flatnonzero(self.image_parts == part)
 
-    def images_for_checks(self, part: str, weights: Mapping[str, float], *, side: int) -> ImagesForImageChecks | None:
+    def images_for_image_checks(
+        self, part: str, weights: Mapping[str, float], *, side: int
+    ) -> ImagesForImageChecks | None:
         """Return the images of a part for the image checks: chest images and out-of-distribution images.
 
         Returns None if the part has no chest images.
@@ -110,7 +112,7 @@ def resize_images(images: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
     return np.stack([np.asarray(Image.fromarray(one).resize((side, side), Image.Resampling.BOX)) for one in images])
 
 
-def find_lung_problems(recipe: LungRecipe) -> list[Problem]:
+def find_lung_recipe_problems(recipe: LungRecipe) -> list[Problem]:
     """Return the problems of the files that a lung-field recipe names, each with the location of the recipe's key."""
     problems: list[Problem] = []
     pairs: list[ImageMaskPair] = []

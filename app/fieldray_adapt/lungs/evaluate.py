@@ -168,7 +168,7 @@ def _difference(integer: Mapping[int, MaskFit], whole: Mapping[int, MaskFit]) ->
 
 def measure_image_checks(recipe: LungRecipe, data: LungData, predict: PredictMasks) -> CheckFigures:
     """Choose the thresholds of the image checks on validation images, and measure the checks on test images."""
-    validation = data.images_for_checks("validation", {}, side=recipe.input.height)
+    validation = data.images_for_image_checks("validation", {}, side=recipe.input.height)
     thresholds = dict.fromkeys(LUNG_NETWORK_CHECKS, 0.5)
     if validation is not None:
         chests = np.concatenate([images for images, _ in validation.chests_and_frequency_by_source.values()])
@@ -176,7 +176,7 @@ def measure_image_checks(recipe: LungRecipe, data: LungData, predict: PredictMas
         thresholds = choose_check_thresholds(
             _evenly_spaced(chests, _VALIDATION_CHESTS), refusable, predict, no_alarm_share=recipe.evaluation.keeps
         )
-    test = data.images_for_checks("test", {}, side=recipe.input.height)
+    test = data.images_for_image_checks("test", {}, side=recipe.input.height)
     if test is None:
         return CheckFigures(thresholds=thresholds)
     accepted = {

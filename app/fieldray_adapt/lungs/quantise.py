@@ -53,7 +53,7 @@ def representative_images(recipe: LungRecipe, data: LungData) -> NDArray[np.uint
     no images for the checks, all are images with masks.
     """
     generator, own = np.random.default_rng(recipe.training.seed), data.indices_of_part("training")
-    checks = data.images_for_checks("training", {}, side=recipe.input.height)
+    checks = data.images_for_image_checks("training", {}, side=recipe.input.height)
     drawn = round(recipe.calibration_images * _CHECKS_SHARE) if checks else 0
     images = [data.images[index] for index in generator.permutation(own)[: recipe.calibration_images - drawn]]
     for _ in range(drawn):

@@ -158,7 +158,9 @@ class StageSamples:
         )
         weights = {source.name: source.share for source in recipe.chests}
         self._checks: ImagesForImageChecks | None = (
-            data.images_for_checks("training", weights, side=side) if engine.has_checks and recipe.chests else None
+            data.images_for_image_checks("training", weights, side=side)
+            if engine.has_checks and recipe.chests
+            else None
         )
         seen = data.indices_of_part("validation")
         self._seen_images, self._seen_masks = data.images[seen], data.masks[seen]
