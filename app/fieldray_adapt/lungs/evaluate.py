@@ -37,7 +37,7 @@ from fieldray_adapt.lungs.recipe import LungRecipe, lung_recipe_of
 from fieldray_adapt.run import Run, Step, StepFacts
 from fieldray_adapt.training.steps import read_converted_file, trained_weights
 
-PredictMasks = Callable[[NDArray[np.uint8]], tuple[NDArray[np.float32], NDArray[np.float32]]]
+PredictMasksAndChecks = Callable[[NDArray[np.uint8]], tuple[NDArray[np.float32], NDArray[np.float32]]]
 """A function that runs a lung-field network on images (n, side, side) uint8.
 
 Returns masks (n, rows, columns, masks), and scores (n, checks) of the image checks, all in 0..1.
@@ -57,9 +57,9 @@ def evaluate_step(run: Run) -> StepFacts:
     """
     recipe, data = lung_recipe_of(run), load_lung_data(run)
     answers = _answers(run)
-    fits = {name: measure_fits(recipe, data, answer) for name, answer in answers.items()}
+    fits = {name: measure_mask_fits(recipe, data, answer) for name, answer in answers.items()}
     best = fits["int8" if "int8" in fits else "trained"]
-    metrics = LungFigures(masks={name: summarise_fits(data, found) for name, found in fits.items()})
+    metrics = LungFigures(masks={name: summarise_mask_fits(data, found) for name, found in fits.items()})
     if "int8" in fits:
         checks, difference = (
             measure_image_checks(recipe, data, answers["int8"]),
@@ -72,7 +72,7 @@ def evaluate_step(run: Run) -> StepFacts:
     return {name: found.dice.value for name, found in next(iter(metrics.masks.values())).items()}
 
 
-def _answers(run: Run) -> dict[str, PredictMasks]:
+def _answers(run: Run) -> dict[str, PredictMasksAndChecks]:
     """Return the functions that predict masks, by network: "int8" and "float", or "trained" (published network)."""
     recipe = lung_recipe_of(run)
     if recipe.network.kind == "compact":
@@ -100,8 +100,8 @@ def enlarge_mask(shares: NDArray[np.float32], shape: tuple[int, ...], threshold:
     return np.asarray(sized) >= threshold
 
 
-def measure_fits(
-    recipe: LungRecipe, data: LungData, predict: PredictMasks, *, parts: Sequence[str] = ("test", "evaluate")
+def measure_mask_fits(
+    recipe: LungRecipe, data: LungData, predict: PredictMasksAndChecks, *, parts: Sequence[str] = ("test", "evaluate")
 ) -> dict[int, MaskFit]:
     """Measure how well predicted masks fit the true masks (Dice, Jaccard, distances), at the size of the true masks.
 
@@ -129,7 +129,7 @@ def select_mask(
     return np.ascontiguousarray(predicted_masks[..., int(data.image_sources[index] in recipe.region_source_names)])
 
 
-def summarise_fits(data: LungData, fits: Mapping[int, MaskFit]) -> dict[str, SourceFits]:
+def summarise_mask_fits(data: LungData, fits: Mapping[int, MaskFit]) -> dict[str, SourceFits]:
     """Return a summary of the mask fits of each source, by the name of the source.
 
     A summary has the mean of each measure (such as Dice) with a 95 % interval, and the lowest Dice. `fits` comes from
@@ -166,7 +166,7 @@ def _difference(integer: Mapping[int, MaskFit], whole: Mapping[int, MaskFit]) ->
     return FitDifference(dice=float(each.mean()), largest=float(np.abs(each).max()))
 
 
-def measure_image_checks(recipe: LungRecipe, data: LungData, predict: PredictMasks) -> CheckFigures:
+def measure_image_checks(recipe: LungRecipe, data: LungData, predict: PredictMasksAndChecks) -> CheckFigures:
     """Choose the thresholds of the image checks on validation images, and measure the checks on test images."""
     validation = data.images_for_image_checks("validation", {}, side=recipe.input.height)
     thresholds = dict.fromkeys(LUNG_NETWORK_CHECKS, 0.5)
@@ -189,7 +189,7 @@ def measure_image_checks(recipe: LungRecipe, data: LungData, predict: PredictMas
 
 
 def choose_check_thresholds(
-    chests: NDArray[np.uint8], ood_images: NDArray[np.uint8], predict: PredictMasks, *, no_alarm_share: float
+    chests: NDArray[np.uint8], ood_images: NDArray[np.uint8], predict: PredictMasksAndChecks, *, no_alarm_share: float
 ) -> dict[str, float]:
     """Choose the threshold of each image check. Returns the thresholds by the name of the check.
 
@@ -214,7 +214,11 @@ def choose_check_thresholds(
 
 
 def measure_image_check_rates(
-    images: NDArray[np.uint8], predict: PredictMasks, thresholds: Mapping[str, float], *, max_images: int = _TEST_CHESTS
+    images: NDArray[np.uint8],
+    predict: PredictMasksAndChecks,
+    thresholds: Mapping[str, float],
+    *,
+    max_images: int = _TEST_CHESTS,
 ) -> CheckRates:
     """Measure how often the image checks of a lung-field network are right, on at most `max_images` of the images.
 

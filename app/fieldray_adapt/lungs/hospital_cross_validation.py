@@ -19,7 +19,12 @@ from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray_adapt.lungs.dataset import LungData, load_lung_data
 from fieldray_adapt.lungs.engine import set_thread_count
-from fieldray_adapt.lungs.evaluate import measure_fits, measure_image_check_rates, measure_image_checks, summarise_fits
+from fieldray_adapt.lungs.evaluate import (
+    measure_image_check_rates,
+    measure_image_checks,
+    measure_mask_fits,
+    summarise_mask_fits,
+)
 from fieldray_adapt.lungs.figures import (
     CheckRates,
     LeftOutFigures,
@@ -89,7 +94,7 @@ def leave_one_hospital_out_step(run: Run) -> StepFacts:
         data, folder = without_hospital(recipe, whole, number), run.step_folder("cross") / str(number)
         weights, _ = train(recipe, data, folder=folder, progress=partial(run.report_epoch, folder))
         answer = partial(run_tflite_file, convert_lung_network(recipe, data, weights)["int8"])
-        fits |= measure_fits(recipe, data, answer, parts=(_HELD, "evaluate"))
+        fits |= measure_mask_fits(recipe, data, answer, parts=(_HELD, "evaluate"))
         checks = measure_image_checks(recipe, data, answer)
         unseen = {
             source: measure_image_check_rates(images, answer, checks.thresholds, max_images=len(images))
@@ -97,7 +102,7 @@ def leave_one_hospital_out_step(run: Run) -> StepFacts:
         }
         found[name] = LeftOutFigures(unseen=unseen, ood_images=checks.ood_images or {}, thresholds=checks.thresholds)
     run.write_step_json(
-        "cross", "metrics.json", LungCrossValidationFigures(masks=summarise_fits(whole, fits), hospitals=found)
+        "cross", "metrics.json", LungCrossValidationFigures(masks=summarise_mask_fits(whole, fits), hospitals=found)
     )
     return {f"{name}_accepted": _accepted(one.unseen) for name, one in found.items()}
 
