@@ -183,7 +183,7 @@ def test_the_published_network_sees_the_image_mirrored_beyond_its_border() -> No
     assert seen.shape == (1, 220, 220, 1)
     assert np.array_equal(seen[0, 92:128, 92:128, 0], image[0].astype(np.float32) / 255)
     assert np.array_equal(seen[0, 91, 92:128, 0], image[0, 0].astype(np.float32) / 255)  # its mirror image
-    masks, checks = engine.predict(image)
+    masks, checks = engine.predict_masks_and_checks(image)
     assert masks.shape == (1, 36, 36, 1) and checks.shape == (1, 0)
 
 

@@ -153,7 +153,7 @@ class MaskEngine(KerasState):
         unknown = np.full((len(masks), len(LUNG_NETWORK_CHECKS)), UNKNOWN_TARGET, np.float32)
         return self.prepare(images), [np.concatenate([masks, blank]), np.concatenate([unknown, targets])]
 
-    def predict(self, images: NDArray[np.uint8]) -> tuple[Batch, Batch]:
+    def predict_masks_and_checks(self, images: NDArray[np.uint8]) -> tuple[Batch, Batch]:
         """Run the network on images (n, rows, columns) uint8.
 
         Returns masks (n, mask_side, mask_side, number of masks), and the scores of the image checks (n, number of

@@ -80,7 +80,7 @@ def _answers(run: Run) -> dict[str, PredictMasksAndChecks]:
         return {name: partial(run_tflite_file, file) for name, file in files.items()}
     engine = MaskEngine(recipe.network, recipe.input.height, recipe.training)
     engine.set_weights(trained_weights(run))
-    return {"trained": engine.predict}
+    return {"trained": engine.predict_masks_and_checks}
 
 
 def enlarge_mask(shares: NDArray[np.float32], shape: tuple[int, ...], threshold: float) -> NDArray[np.bool_]:

@@ -221,7 +221,7 @@ class StageSamples:
             return figures
         kept = self._engine.weights()
         self._engine.set_weights(average)
-        found, checks = self._engine.predict(self._seen_images)
+        found, checks = self._engine.predict_masks_and_checks(self._seen_images)
         self._engine.set_weights(kept)
         truth = resize_images(self._seen_masks, self._engine.mask_side)
         found = found[np.arange(len(found)), :, :, self._seen_region.astype(int)]
