@@ -24,11 +24,11 @@ from fieldray_adapt.evaluation.figures import Interval
 from fieldray_adapt.lungs.dataset import LungData, load_lung_data
 from fieldray_adapt.lungs.engine import MaskEngine
 from fieldray_adapt.lungs.figures import (
-    CheckFigures,
-    CheckRates,
-    FitDifference,
+    ImageCheckFigures,
+    ImageCheckRates,
     LungFigures,
-    SourceFits,
+    MaskFitDifference,
+    SourceMaskFits,
 )
 from fieldray_adapt.lungs.mask_fit import REFERENCE_SIDE, MaskFit, measure_fit
 from fieldray_adapt.lungs.masks import read_mask
@@ -129,7 +129,7 @@ def select_mask(
     return np.ascontiguousarray(predicted_masks[..., int(data.image_sources[index] in recipe.region_source_names)])
 
 
-def summarise_mask_fits(data: LungData, fits: Mapping[int, MaskFit]) -> dict[str, SourceFits]:
+def summarise_mask_fits(data: LungData, fits: Mapping[int, MaskFit]) -> dict[str, SourceMaskFits]:
     """Return a summary of the mask fits of each source, by the name of the source.
 
     A summary has the mean of each measure (such as Dice) with a 95 % interval, and the lowest Dice. `fits` comes from
@@ -144,7 +144,7 @@ def summarise_mask_fits(data: LungData, fits: Mapping[int, MaskFit]) -> dict[str
         share_of_width = {
             key: value / REFERENCE_SIDE * 100 for key, value in structs.asdict(means["average_distance"]).items()
         }
-        found[str(source)] = SourceFits(
+        found[str(source)] = SourceMaskFits(
             images=len(own),
             patients=len(set(patients)),
             **means,
@@ -161,12 +161,12 @@ def _mean(values: list[float], patients: list[str]) -> Interval:
     return Interval(value=value, low=low, high=high)
 
 
-def _difference(integer: Mapping[int, MaskFit], whole: Mapping[int, MaskFit]) -> FitDifference:
+def _difference(integer: Mapping[int, MaskFit], whole: Mapping[int, MaskFit]) -> MaskFitDifference:
     each = np.array([integer[index].dice - whole[index].dice for index in integer])
-    return FitDifference(dice=float(each.mean()), largest=float(np.abs(each).max()))
+    return MaskFitDifference(dice=float(each.mean()), largest=float(np.abs(each).max()))
 
 
-def measure_image_checks(recipe: LungRecipe, data: LungData, predict: PredictMasksAndChecks) -> CheckFigures:
+def measure_image_checks(recipe: LungRecipe, data: LungData, predict: PredictMasksAndChecks) -> ImageCheckFigures:
     """Choose the thresholds of the image checks on validation images, and measure the checks on test images."""
     validation = data.images_for_image_checks("validation", {}, side=recipe.input.height)
     thresholds = dict.fromkeys(LUNG_NETWORK_CHECKS, 0.5)
@@ -178,14 +178,14 @@ def measure_image_checks(recipe: LungRecipe, data: LungData, predict: PredictMas
         )
     test = data.images_for_image_checks("test", {}, side=recipe.input.height)
     if test is None:
-        return CheckFigures(thresholds=thresholds)
+        return ImageCheckFigures(thresholds=thresholds)
     accepted = {
         name: measure_image_check_rates(images, predict, thresholds)
         for name, (images, _) in test.chests_and_frequency_by_source.items()
     }
     limit = thresholds[LUNG_NETWORK_CHECKS[0]]
     refused = {kind: _share(predict(_ood_images_of(test, kind, recipe))[1][:, 0] < limit) for kind in _kinds(test)}
-    return CheckFigures(thresholds=thresholds, chests=accepted, ood_images=refused)
+    return ImageCheckFigures(thresholds=thresholds, chests=accepted, ood_images=refused)
 
 
 def choose_check_thresholds(
@@ -219,7 +219,7 @@ def measure_image_check_rates(
     thresholds: Mapping[str, float],
     *,
     max_images: int = _TEST_CHESTS,
-) -> CheckRates:
+) -> ImageCheckRates:
     """Measure how often the image checks of a lung-field network are right, on at most `max_images` of the images.
 
     `images` are upright chest images (n, side, side) uint8. The returned shares are: accepted images, changed copies

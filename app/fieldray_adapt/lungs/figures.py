@@ -7,7 +7,7 @@ from msgspec import Struct
 from fieldray.domain.metrics import Share
 from fieldray_adapt.evaluation.figures import Interval
 
-CheckRates = dict[str, Share]
+ImageCheckRates = dict[str, Share]
 """How often the image checks of a lung-field network are right on the chest images of one source, as shares by name.
 
 - `frontal_chest`: the share of images that are accepted as a frontal chest.
@@ -29,7 +29,7 @@ class LungDataFigures(Struct, frozen=True, kw_only=True):
     split_sha256: str
 
 
-class SourceFits(Struct, frozen=True, kw_only=True):
+class SourceMaskFits(Struct, frozen=True, kw_only=True):
     """The fit of the predicted masks of one source: mean values with 95 % intervals.
 
     Distances are between the outlines of the predicted mask and the true mask, in pixels of an image of 512 x 512
@@ -46,7 +46,7 @@ class SourceFits(Struct, frozen=True, kw_only=True):
     least_dice: float
 
 
-class FitDifference(Struct, frozen=True, kw_only=True):
+class MaskFitDifference(Struct, frozen=True, kw_only=True):
     """The difference between two network files: Dice of the int8 file minus Dice of the float file, for each image.
 
     `dice` is the mean of these differences. `largest` is the largest absolute difference.
@@ -56,7 +56,7 @@ class FitDifference(Struct, frozen=True, kw_only=True):
     largest: float
 
 
-class CheckFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ImageCheckFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The thresholds of the image checks (such as "is the image inverted?"), and how often the checks are right.
 
     Attributes
@@ -70,7 +70,7 @@ class CheckFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     thresholds: dict[str, float]
-    chests: dict[str, CheckRates] | None = None
+    chests: dict[str, ImageCheckRates] | None = None
     ood_images: dict[str, Share] | None = None
 
 
@@ -81,21 +81,21 @@ class LungFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
     files. The published network has no int8 file and no image checks. All other fields are those of `CheckFigures`.
     """
 
-    masks: dict[str, dict[str, SourceFits]]
-    int8_less_float: FitDifference | None = None
+    masks: dict[str, dict[str, SourceMaskFits]]
+    int8_less_float: MaskFitDifference | None = None
     thresholds: dict[str, float] | None = None
-    chests: dict[str, CheckRates] | None = None
+    chests: dict[str, ImageCheckRates] | None = None
     ood_images: dict[str, Share] | None = None
 
 
-class LeftOutFigures(Struct, frozen=True, kw_only=True):
+class LeftOutHospitalFigures(Struct, frozen=True, kw_only=True):
     """The results of the image checks of a network that was trained without one hospital.
 
     `unseen` are results on that hospital's images. `ood_images` are the shares of out-of-distribution images that the
     checks refuse.
     """
 
-    unseen: dict[str, CheckRates]
+    unseen: dict[str, ImageCheckRates]
     ood_images: dict[str, Share]
     thresholds: dict[str, float]
 
@@ -111,5 +111,5 @@ class LungCrossValidationFigures(Struct, frozen=True, kw_only=True):
         For each hospital: the results of the image checks of the network that was trained without the hospital.
     """
 
-    masks: dict[str, SourceFits]
-    hospitals: dict[str, LeftOutFigures]
+    masks: dict[str, SourceMaskFits]
+    hospitals: dict[str, LeftOutHospitalFigures]

@@ -26,8 +26,8 @@ from fieldray_adapt.lungs.evaluate import (
     summarise_mask_fits,
 )
 from fieldray_adapt.lungs.figures import (
-    CheckRates,
-    LeftOutFigures,
+    ImageCheckRates,
+    LeftOutHospitalFigures,
     LungCrossValidationFigures,
 )
 from fieldray_adapt.lungs.mask_fit import MaskFit
@@ -89,7 +89,7 @@ def leave_one_hospital_out_step(run: Run) -> StepFacts:
     if len(chests) < 2:
         raise UsageProblem(reason("cross_one_hospital", found=", ".join(chests) or "-"))
     set_thread_count(recipe.training.threads)
-    fits, found = dict[int, MaskFit](), dict[str, LeftOutFigures]()
+    fits, found = dict[int, MaskFit](), dict[str, LeftOutHospitalFigures]()
     for number, name in enumerate(names):
         data, folder = without_hospital(recipe, whole, number), run.step_folder("cross") / str(number)
         weights, _ = train(recipe, data, folder=folder, progress=partial(run.report_epoch, folder))
@@ -100,7 +100,9 @@ def leave_one_hospital_out_step(run: Run) -> StepFacts:
             source: measure_image_check_rates(images, answer, checks.thresholds, max_images=len(images))
             for source, images in _unseen(data, name).items()
         }
-        found[name] = LeftOutFigures(unseen=unseen, ood_images=checks.ood_images or {}, thresholds=checks.thresholds)
+        found[name] = LeftOutHospitalFigures(
+            unseen=unseen, ood_images=checks.ood_images or {}, thresholds=checks.thresholds
+        )
     run.write_step_json(
         "cross", "metrics.json", LungCrossValidationFigures(masks=summarise_mask_fits(whole, fits), hospitals=found)
     )
@@ -118,7 +120,7 @@ def _unseen(data: LungData, name: str) -> dict[str, NDArray[np.uint8]]:
     return found | ({name: data.images[held]} if held.any() else {})
 
 
-def _accepted(unseen: Mapping[str, CheckRates]) -> float:
+def _accepted(unseen: Mapping[str, ImageCheckRates]) -> float:
     rows = [one["frontal_chest"] for one in unseen.values()]
     accepted, asked = sum(row.count for row in rows), sum(row.of for row in rows)
     return float(accepted / asked)

@@ -15,7 +15,7 @@ from fieldray_adapt.lungs.dataset import LungData, load_lung_data
 from fieldray_adapt.lungs.evaluate import enlarge_mask, select_mask
 from fieldray_adapt.lungs.figures import (
     LungFigures,
-    SourceFits,
+    SourceMaskFits,
 )
 from fieldray_adapt.lungs.mask_fit import MaskFit
 from fieldray_adapt.lungs.masks import read_mask
@@ -46,7 +46,7 @@ _MEASURE_TITLES: Final = {
 MASK_FIT_COLUMNS: Final = ("source", "images", "patients", *_MEASURE_TITLES.values(), "least Dice")
 
 
-def mask_fit_row(name: str, fits: SourceFits) -> list[str]:
+def mask_fit_row(name: str, fits: SourceMaskFits) -> list[str]:
     """Return the cells of one source's row in the table of mask fits. `MASK_FIT_COLUMNS` names the columns."""
     digits = {"dice": ".4f", "jaccard": ".4f"}
     cells = [figure_text(getattr(fits, key), digits.get(key, ".2f")) for key in _MEASURE_TITLES]
