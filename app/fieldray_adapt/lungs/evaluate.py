@@ -30,7 +30,7 @@ from fieldray_adapt.lungs.figures import (
     MaskFitDifference,
     SourceMaskFits,
 )
-from fieldray_adapt.lungs.mask_fit import REFERENCE_SIDE, MaskFit, measure_fit
+from fieldray_adapt.lungs.mask_fit import REFERENCE_IMAGE_SIDE_PIXELS, MaskFit, measure_fit
 from fieldray_adapt.lungs.masks import read_mask
 from fieldray_adapt.lungs.quantise import run_tflite_file
 from fieldray_adapt.lungs.recipe import LungRecipe, lung_recipe_of
@@ -142,7 +142,8 @@ def summarise_mask_fits(data: LungData, fits: Mapping[int, MaskFit]) -> dict[str
         patients = [str(data.image_patients[index]) for index in own]
         means = {name: _mean([getattr(fits[index], name) for index in own], patients) for name in _MEASURES}
         share_of_width = {
-            key: value / REFERENCE_SIDE * 100 for key, value in structs.asdict(means["average_distance"]).items()
+            key: value / REFERENCE_IMAGE_SIDE_PIXELS * 100
+            for key, value in structs.asdict(means["average_distance"]).items()
         }
         found[str(source)] = SourceMaskFits(
             images=len(own),

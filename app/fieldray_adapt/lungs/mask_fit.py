@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 Mask = NDArray[np.bool_]
-REFERENCE_SIDE: Final = 512
+REFERENCE_IMAGE_SIDE_PIXELS: Final = 512
 """The width and height, in pixels, of the image to whose pixels all distances refer."""
 
 
@@ -52,11 +52,13 @@ def surface_distances(predicted: Mask, truth: Mask) -> NDArray[np.float64]:
     Masks are (rows, columns). Distances are in pixels of an image of 512 x 512 pixels.
     """
     rows, columns = truth.shape
-    step = (REFERENCE_SIDE / rows, REFERENCE_SIDE / columns)
+    step = (REFERENCE_IMAGE_SIDE_PIXELS / rows, REFERENCE_IMAGE_SIDE_PIXELS / columns)
     outlines = [mask_outline(mask) for mask in (predicted, truth)]
     if not all(outline.any() for outline in outlines):
         both_empty = not any(outline.any() for outline in outlines)
-        return np.array([0.0 if both_empty else float(np.hypot(REFERENCE_SIDE, REFERENCE_SIDE))])
+        return np.array(
+            [0.0 if both_empty else float(np.hypot(REFERENCE_IMAGE_SIDE_PIXELS, REFERENCE_IMAGE_SIDE_PIXELS))]
+        )
     away = [ndimage.distance_transform_edt(~outline, sampling=step) for outline in outlines]
     return np.concatenate([away[1][outlines[0]], away[0][outlines[1]]])
 
