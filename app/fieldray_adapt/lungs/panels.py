@@ -14,7 +14,7 @@ from scipy import ndimage
 
 from fieldray_adapt.files import write_atomically
 
-Grey = NDArray[np.uint8]
+PixelArray = NDArray[np.uint8]
 
 
 _TRUTH_COLOUR: Final = (60, 220, 90)
@@ -23,7 +23,7 @@ _PANEL_SIDE: Final = 192
 
 
 def draw_panel(
-    path: Path, images: Iterable[Grey], masks: Iterable[Grey], predicted: Iterable[NDArray[np.float32]]
+    path: Path, images: Iterable[PixelArray], masks: Iterable[PixelArray], predicted: Iterable[NDArray[np.float32]]
 ) -> None:
     """Write a PNG file with a row of three pictures for each image: image, true mask, predicted mask.
 
@@ -36,7 +36,9 @@ def draw_panel(
     write_atomically(path, png_bytes(np.vstack(rows)))
 
 
-def draw_overlay(image: Grey, truth: NDArray[np.bool_], predicted: NDArray[np.bool_], *, side: int = 256) -> Grey:
+def draw_overlay(
+    image: PixelArray, truth: NDArray[np.bool_], predicted: NDArray[np.bool_], *, side: int = 256
+) -> PixelArray:
     """Draw the true lung outline in green and the predicted lung outline in red on an image.
 
     Returns a colour picture (side, side, 3) uint8.
@@ -48,12 +50,12 @@ def draw_overlay(image: Grey, truth: NDArray[np.bool_], predicted: NDArray[np.bo
     return drawn
 
 
-def png_bytes(pixels: Grey) -> bytes:
+def png_bytes(pixels: PixelArray) -> bytes:
     """Return a picture as the bytes of a PNG file. The picture is uint8, (rows, columns) or (rows, columns, 3)."""
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "PNG", optimize=True)
     return buffer.getvalue()
 
 
-def _sized(image: Grey) -> Grey:
+def _sized(image: PixelArray) -> PixelArray:
     return np.asarray(Image.fromarray(image).resize((_PANEL_SIDE, _PANEL_SIDE), Image.Resampling.BILINEAR))
