@@ -255,4 +255,4 @@ def test_images_and_masks_of_a_lung_field_recipe_may_be_on_a_server(
     pairs, problems = find_pairs(masks[0])
     assert len(pairs) == 12 and not problems and all(copy in pair.mask_path.parents for pair in pairs)
     folders = MaskSource(path=Path("s3://box/images"), masks=Path("s3://box/masks"), layout="folders")
-    assert folders.addresses == ("s3://box/images", "s3://box/masks")
+    assert folders.server_addresses == ("s3://box/images", "s3://box/masks")

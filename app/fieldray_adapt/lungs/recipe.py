@@ -57,7 +57,7 @@ class MaskSource:
         return {"name": self.path.stem or "masks"}
 
     @property
-    def addresses(self) -> tuple[str, ...]:
+    def server_addresses(self) -> tuple[str, ...]:
         """The addresses of the source's folders on servers, such as s3://BUCKET/FOLDER."""
         return server_addresses(self.path if self.layout == "folders" else self.path.parent, self.masks)
 
