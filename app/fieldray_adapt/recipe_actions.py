@@ -41,7 +41,7 @@ from fieldray_adapt.prune.recipe import StudyRecipe
 from fieldray_adapt.prune.study import run_study
 from fieldray_adapt.prune.tasks import PRUNE_STEP
 from fieldray_adapt.recipes.classifier import ClassifierRecipe, with_absolute_paths
-from fieldray_adapt.recipes.shared import object_copy_path
+from fieldray_adapt.recipes.shared import local_copy_folder
 from fieldray_adapt.recipes.tables import Problem, RecipeDocument, RecipeProblems, recipe_template
 from fieldray_adapt.reports.report import REPORT_STEP
 from fieldray_adapt.run import Progress, Run, Step, StepFacts, Trainer, lock_run_folder
@@ -172,7 +172,7 @@ def image_copy_folders(document: RecipeDocument) -> dict[str, Path]:
     recipe = document.parse_as(recipe_kind_of(document).recipe_class)
     run = with_absolute_paths(recipe, document.path).run
     addresses = (address for source in getattr(recipe, "all_sources", ()) for address in source.addresses)
-    return {address: object_copy_path(address, run_folder=run) for address in addresses}
+    return {address: local_copy_folder(address, run_folder=run) for address in addresses}
 
 
 def _require_copies(document: RecipeDocument) -> None:

@@ -23,7 +23,7 @@ from fieldray_adapt.recipes.shared import (
     Split,
     Texts,
     pack_id_problem,
-    with_object_copy_paths,
+    with_local_copy_folders,
 )
 from fieldray_adapt.recipes.tables import Key, ValidityRules, key, resolve_paths, table
 from fieldray_adapt.training.engine_interface import EngineName, Precision
@@ -453,7 +453,7 @@ def with_absolute_paths(recipe: RecipeT, path: Path) -> RecipeT:
     """
     folder = path.resolve().parent
     run_folder = (folder / cast("Any", recipe).run).resolve()
-    whole: Any = resolve_paths(with_object_copy_paths(recipe, run_folder=run_folder), folder)
+    whole: Any = resolve_paths(with_local_copy_folders(recipe, run_folder=run_folder), folder)
     if (pack := getattr(whole, "pack", None)) and pack.credits is None:
         whole = replace(whole, pack=replace(pack, credits=folder / f"{path.stem}.credits.md"))
     return cast("RecipeT", whole)

@@ -71,22 +71,22 @@ def server_address(path: Path) -> str:
     return f"{found[1]}://{found[2]}" if found else ""
 
 
-def object_copy_path(address: str, *, run_folder: Path) -> Path:
+def local_copy_folder(address: str, *, run_folder: Path) -> Path:
     """Return the folder in `run_folder` to which `fieldray adapt fetch` copies the files at a server address."""
     protocol, _, rest = address.partition("://")
     return run_folder / "objects" / protocol / rest
 
 
-def with_object_copy_paths(value: T, *, run_folder: Path) -> T:
+def with_local_copy_folders(value: T, *, run_folder: Path) -> T:
     """Return a recipe's table in which each server address is replaced by the path of its copy in the run folder."""
     found: Any = value
     if isinstance(value, Path) and (address := server_address(value)):
-        found = object_copy_path(address, run_folder=run_folder)
+        found = local_copy_folder(address, run_folder=run_folder)
     elif isinstance(value, tuple):
-        found = tuple(with_object_copy_paths(one, run_folder=run_folder) for one in value)
+        found = tuple(with_local_copy_folders(one, run_folder=run_folder) for one in value)
     elif is_dataclass(value):
         old = {known.name: getattr(value, known.name) for known in fields(value) if known.init}
-        new = {name: with_object_copy_paths(one, run_folder=run_folder) for name, one in old.items()}
+        new = {name: with_local_copy_folders(one, run_folder=run_folder) for name, one in old.items()}
         found = replace(cast("Any", value), **new) if new != old else value
     return cast("T", found)
 
@@ -96,7 +96,7 @@ def server_addresses(*folders: Path | None) -> tuple[str, ...]:
     return tuple(address for folder in folders if folder and (address := server_address(folder)))
 
 
-Layout = Literal["index", "csv", "folders", "chexpert", "nih"]
+SourceLayout = Literal["index", "csv", "folders", "chexpert", "nih"]
 UncertainRule = Literal["positive", "negative", "unknown", "drop"]
 SplitName = Literal["training", "validation", "test", "none"]
 
@@ -160,7 +160,7 @@ class Source:
         "(s3://BUCKET/FOLDER); `fieldray adapt fetch`, or the option --fetch of a step, then copies the images.",
         example="images",
     )
-    layout: Layout = key(
+    layout: SourceLayout = key(
         "Layout of the source. folders: a folder for each class; csv: a table with any columns; index, chexpert and "
         "nih: published layouts.",
         default="folders",
@@ -215,7 +215,7 @@ class Source:
         return {"name": self.path.stem or "data", "group": self.name or self.path.stem or "data"}
 
     @property
-    def addresses(self) -> tuple[str, ...]:
+    def server_addresses(self) -> tuple[str, ...]:
         """The addresses of the source's folders on servers, such as s3://BUCKET/FOLDER."""
         return server_addresses(self.path if self.layout == "folders" else self.path.parent, self.images)
 
