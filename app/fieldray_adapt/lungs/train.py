@@ -202,7 +202,9 @@ class StageSamples:
             resize_images(masks.transpose(2, 0, 1), side), shows_region=bool(self._shows_region[index])
         )
 
-    def draw_image_for_checks(self, generator: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    def draw_image_for_image_checks(
+        self, generator: np.random.Generator
+    ) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
         """Draw an augmented image, and the answer of each image check (see `ImagesForChecks.draw_training_image`).
 
         Raises ValueError if the recipe has no images for the image checks.

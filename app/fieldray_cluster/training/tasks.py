@@ -462,7 +462,7 @@ class _LungReplica(Replica):
         own, checked = plan.sample_slice(with_masks, worker), plan.sample_slice(with_targets, worker)
         pairs = [self._samples.draw_pair(generator(index)) for index in range(own.start, own.stop)]
         drawn = [
-            self._samples.draw_image_for_checks(generator(with_masks + index))
+            self._samples.draw_image_for_image_checks(generator(with_masks + index))
             for index in range(checked.start, checked.stop)
         ]
         images = np.stack([*(image for image, _ in pairs), *(image for image, _ in drawn)])
