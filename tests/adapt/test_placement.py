@@ -24,7 +24,7 @@ from fieldray_adapt.networks.edgetpu import (
     MIB,
     compile_for_edgetpu,
     describe_placement,
-    estimate_ms,
+    estimate_inference_ms,
     placement_step,
     read_placement,
 )
@@ -90,8 +90,10 @@ def test_an_unfixed_size_and_a_fused_pool_are_named() -> None:
 
 def test_the_estimate_is_the_published_fit() -> None:
     # ResNet50 at 224 px: 23 MiB raw are 26.9 on the chip, 20.4 of them streamed; 3.7 billion multiply-adds
-    assert estimate_ms(streamed_bytes=0, multiply_adds=0) == pytest.approx(2.17)
-    assert estimate_ms(streamed_bytes=2 * MIB, multiply_adds=3_000_000_000) == pytest.approx(2.17 + 4.52 + 2.31)
+    assert estimate_inference_ms(streamed_bytes=0, multiply_adds=0) == pytest.approx(2.17)
+    assert estimate_inference_ms(streamed_bytes=2 * MIB, multiply_adds=3_000_000_000) == pytest.approx(
+        2.17 + 4.52 + 2.31
+    )
 
 
 OTHERS = [b"", b"TFL3", b"\x10\x00\x00\x00TFL3" + b"\xff" * 40, bytes(200)]

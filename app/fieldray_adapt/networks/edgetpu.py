@@ -98,7 +98,7 @@ class Placement:
         return Counter(f"{row.name}: {row.cpu_reason}" for row in self.operators if row.cpu_reason)
 
 
-def estimate_ms(*, streamed_bytes: int, multiply_adds: int) -> float:
+def estimate_inference_ms(*, streamed_bytes: int, multiply_adds: int) -> float:
     """Return the estimated milliseconds per image on an Edge TPU at USB 3.
 
     The formula is 2.17 + 2.26 per streamed MiB + 0.77 per billion multiply-adds. For 9 of 11 models that Coral has
@@ -254,7 +254,7 @@ def _forecast(operators: tuple[Operator, ...], *, weight_bytes: int) -> Placemen
         weight_bytes=weight_bytes,
         cached_bytes=cached,
         streamed_bytes=on_chip - cached,
-        estimate_ms=estimate_ms(streamed_bytes=on_chip - cached, multiply_adds=work) if is_mapped else None,
+        estimate_ms=estimate_inference_ms(streamed_bytes=on_chip - cached, multiply_adds=work) if is_mapped else None,
     )
 
 
