@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from fieldray.domain.model import InputSpec
 from fieldray_adapt.networks.architectures import NETWORKS, resnet50, vgg16_dense
 from fieldray_adapt.networks.quantise import (
-    HEAD_PENALTY_SHARE,
+    HEAD_RIDGE_PENALTY_PER_IMAGE,
     NetworkOutputs,
     correct_rounding,
     equalise_channels,
@@ -160,5 +160,5 @@ def test_noise_in_one_feature_moves_weight_to_the_others() -> None:
     before = np.abs(_logits(WEIGHTS, noisy) - target).mean()
     refitted = refit_head(WEIGHTS, float_outputs=_answers(twins, target), int8_outputs=_answers(noisy, target))
     # a feature has the variance 1/12, so the penalty removes 0.083 / (0.083 + 0.3) = 22 % of the useless weight
-    share = (1 / 12) / (1 / 12 + HEAD_PENALTY_SHARE)
+    share = (1 / 12) / (1 / 12 + HEAD_RIDGE_PENALTY_PER_IMAGE)
     assert np.abs(_logits(refitted, noisy) - target).mean() < before * (1 - share / 2)

@@ -278,7 +278,7 @@ def _mean_shift(
     return np.asarray(np.einsum("hwio,i->o", error, means), np.float32)
 
 
-HEAD_PENALTY_SHARE: Final = 0.3
+HEAD_RIDGE_PENALTY_PER_IMAGE: Final = 0.3
 """The ridge penalty of `refit_head` is this number times the number of images."""
 _KERNEL: Final = "class_maps/kernel"
 _BIAS: Final = "class_maps/bias"
@@ -299,7 +299,7 @@ def refit_head(
     kernel = weights[_KERNEL].reshape(-1, weights[_KERNEL].shape[-1]).astype(np.float64)
     features = int8_outputs.features.astype(np.float64)
     missing = float_outputs.class_maps.mean(axis=(2, 3), dtype=np.float64) - features @ kernel
-    fitted = Ridge(alpha=HEAD_PENALTY_SHARE * len(features), solver="cholesky").fit(features, missing)
+    fitted = Ridge(alpha=HEAD_RIDGE_PENALTY_PER_IMAGE * len(features), solver="cholesky").fit(features, missing)
     change, bias = fitted.coef_.reshape(-1, len(features[0])).T, np.atleast_1d(fitted.intercept_)
     refitted = Weights({name: np.array(array) for name, array in weights.items()})
     refitted[_KERNEL] = (kernel + change).reshape(weights[_KERNEL].shape).astype(np.float32)
