@@ -185,7 +185,7 @@ def test_removing_dead_channels_changes_nothing(network: Specification) -> None:
     for key, axes in weight_axes(network).items():
         if key.endswith(("/gamma", "/beta")):
             weights[key] = generator.uniform(0.5, 1.0, weights[key].shape).astype(np.float32)
-        if axes[-1].joined_set_names in keep and not key.endswith(("/mean", "/variance")):
+        if axes[-1].joined_channel_set_names in keep and not key.endswith(("/mean", "/variance")):
             weights[key][..., 1::2] = 0
     smaller, sliced = keep_channels(network, weights, keep=keep)
     images = generator.uniform(0, 1, (2, network.height, network.width, 1)).astype(np.float32)

@@ -91,13 +91,13 @@ class Axis:
         How many times the sequence of channels is repeated along the axis: more than 1 after a flatten layer.
     """
 
-    joined_set_names: str
+    joined_channel_set_names: str
     repeat_count: int = 1
 
     @property
     def channel_sets(self) -> tuple[str, ...]:
         """The names of the channel sets along the axis, in order; empty for an axis without channels."""
-        return tuple(self.joined_set_names.split(_JOINED)) if self.joined_set_names else ()
+        return tuple(self.joined_channel_set_names.split(_JOINED)) if self.joined_channel_set_names else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,7 +264,7 @@ def _weight_shape(specification: Specification, key: str, axes: tuple[Axis, ...]
     layer = specification.layer(key.rpartition("/")[0])
     plain = (layer.kernel, layer.kernel, specification.input_channels, 1)
     return tuple(
-        specification.channel_count(axis) * axis.repeat_count if axis.joined_set_names else plain[position]
+        specification.channel_count(axis) * axis.repeat_count if axis.joined_channel_set_names else plain[position]
         for position, axis in enumerate(axes)
     )
 
@@ -303,7 +303,8 @@ def initial_weights(specification: Specification, *, seed: int) -> Weights:
         if part == "kernel":
             fan_in = math.prod(shape[:2]) if shape[-1] == 1 and len(shape) == 4 else math.prod(shape[:-1])
             is_head = (
-                "logits" in specification.outputs and axes[key][-1].joined_set_names == specification.label_channel_set
+                "logits" in specification.outputs
+                and axes[key][-1].joined_channel_set_names == specification.label_channel_set
             )
             size = 0.01 if is_head else 1.0
             weights[key] = (generator.standard_normal(shape) * size * math.sqrt(2 / fan_in)).astype(np.float32)
@@ -354,7 +355,7 @@ def _along(axis: Axis, chosen: Mapping[str, NDArray[np.int64]], specification: S
     return (np.arange(axis.repeat_count)[:, None] * start + np.concatenate(kept)).reshape(-1)
 
 
-def copy_matching(source: Mapping[str, NDArray[np.float32]], target: Weights) -> int:
+def copy_matching_weights(source: Mapping[str, NDArray[np.float32]], target: Weights) -> int:
     """Copy arrays from `source` to `target` where name and shape are equal. Returns the number of copied arrays."""
     matching = [key for key, array in source.items() if key in target and target[key].shape == array.shape]
     for key in matching:

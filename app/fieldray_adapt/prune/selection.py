@@ -89,10 +89,12 @@ def relative_weight_magnitudes(
     """
     gathered: dict[str, list[NDArray[np.float64]]] = {}
     for key, axes in weight_axes(specification).items():
-        if not key.endswith("/kernel") or axes[-1].joined_set_names in ("", specification.label_channel_set):
+        if not key.endswith("/kernel") or axes[-1].joined_channel_set_names in ("", specification.label_channel_set):
             continue
         sizes = np.abs(weights[key].astype(np.float64)).reshape(-1, weights[key].shape[-1]).mean(axis=0)
-        gathered.setdefault(axes[-1].joined_set_names, []).append(sizes / max(sizes.mean(), np.finfo(np.float64).tiny))
+        gathered.setdefault(axes[-1].joined_channel_set_names, []).append(
+            sizes / max(sizes.mean(), np.finfo(np.float64).tiny)
+        )
     return {channel: np.mean(rows, axis=0) for channel, rows in gathered.items()}
 
 

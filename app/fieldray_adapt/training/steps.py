@@ -35,7 +35,7 @@ from fieldray_adapt.networks.quantise import (
 from fieldray_adapt.networks.specification import (
     Specification,
     Weights,
-    copy_matching,
+    copy_matching_weights,
     initial_weights,
     keep_channels,
     load_network,
@@ -258,10 +258,10 @@ def starting_weights(recipe: ClassifierRecipe, specification: Specification) -> 
         return weights
     found = _other_weights(recipe)
     head = {key: array for key, array in found.items() if key.startswith(f"{HEAD_LAYER}/")}
-    if not copy_matching({key: array for key, array in found.items() if key not in head}, weights):
+    if not copy_matching_weights({key: array for key, array in found.items() if key not in head}, weights):
         raise UsageProblem(reason("weights_unfit", path=source))
     keeps_head = recipe.training.start_share or recipe.training.teacher_epochs
-    if keeps_head and not copy_matching(head, weights) and recipe.training.start_share:
+    if keeps_head and not copy_matching_weights(head, weights) and recipe.training.start_share:
         detail = "needs starting weights of a network with as many labels"
         raise UsageProblem(reason("recipe_key", key="training.start_share", detail=detail))
     return weights
@@ -288,7 +288,7 @@ def _weights_of_pack(recipe: ClassifierRecipe) -> Weights:
     if width == 1:
         return found
     weights = initial_weights(known, seed=recipe.training.seed)
-    copied = [key for key, array in found.items() if copy_matching({key: array}, weights)]
+    copied = [key for key, array in found.items() if copy_matching_weights({key: array}, weights)]
     keep = select_in_one_shot(known, weights, kind="magnitude", share=width)
     kept = keep_channels(known, weights, keep=keep)[1]
     return {key: kept[key] for key in copied}
