@@ -38,7 +38,7 @@ _MANY_REFUSED: Final = 0.05
 # Finds the section "Edge TPU". In a card without it, finds the position before the section "Data", or the end.
 _EDGETPU: Final = re.compile(r"^## Edge TPU\n.*?(?=^## |\Z)|(?=^## Data$)|\Z", re.MULTILINE | re.DOTALL)
 
-CardWarnings = Callable[[Translator], Sequence[Reason]]
+FindCardWarnings = Callable[[Translator], Sequence[Reason]]
 """A function that returns warnings about a pack's figures, with label names in the language of the translator."""
 
 
@@ -115,7 +115,7 @@ def render_card(
     specification: Specification,
     files: Mapping[str, bytes],
     tools: Mapping[str, str],
-    warnings: CardWarnings = lambda _: (),
+    warnings: FindCardWarnings = lambda _: (),
     **facts: Any,
 ) -> str:
     """Return the model card of a pack in all languages, as Markdown.
