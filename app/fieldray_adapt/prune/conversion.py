@@ -34,8 +34,8 @@ class Conversion:
     """The int8 file of a network, and the test accuracies (0..1) of the float network and of the int8 file."""
 
     int8_file: bytes
-    accuracy: float
-    accuracy_int8: float
+    float_accuracy: float
+    int8_accuracy: float
 
 
 def convert_and_test(
