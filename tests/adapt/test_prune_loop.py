@@ -112,13 +112,14 @@ def test_each_iteration_halves_and_is_recorded(tmp_path: Path) -> None:
     assert why == "iterations"
     assert [row.number for row in rows] == [0, 1, 2, 3]
     sizes = [
-        PruningRunFolder(tmp_path, fingerprint="a").network_after(number)[0].channels["fc1"] for number in range(4)
+        PruningRunFolder(tmp_path, fingerprint="a").network_after_iteration(number)[0].channels["fc1"]
+        for number in range(4)
     ]
     # fc1 has 8 channels at an eighth of 64; the half with zeros at or below 0.5 stays, down to the minimum of 2
     assert sizes == [8, 4, 2, 2]
     assert rows[1].settings is not None and rows[0].settings is None
     # retraining adds the seed, which is the iteration's number, to the bias: 1 + 2 + 3
-    assert PruningRunFolder(tmp_path, fingerprint="a").network_after(3)[1]["logits/bias"][0] == 6
+    assert PruningRunFolder(tmp_path, fingerprint="a").network_after_iteration(3)[1]["logits/bias"][0] == 6
 
 
 @pytest.mark.parametrize(
@@ -168,7 +169,7 @@ def _without_clock(row: Iteration) -> tuple[object, ...]:
 
 
 def _bias(folder: Path) -> float:
-    return float(PruningRunFolder(folder, fingerprint="a").network_after(2)[1]["logits/bias"][0])
+    return float(PruningRunFolder(folder, fingerprint="a").network_after_iteration(2)[1]["logits/bias"][0])
 
 
 def test_a_finished_pruning_run_is_not_repeated(tmp_path: Path) -> None:

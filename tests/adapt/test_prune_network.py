@@ -316,7 +316,7 @@ def test_a_residual_network_is_pruned_on_images(tmp_path: Path) -> None:
     first, second = folder.iterations()
     assert second.parameters < first.parameters and second.multiply_adds < first.multiply_adds
     assert 0 <= second.quality <= 1 and second.loss > 0
-    smaller, _ = folder.network_after(1)
+    smaller, _ = folder.network_after_iteration(1)
     assert all(count % 4 == 0 for name, count in smaller.channels.items() if name != "labels")
     # one and a half epochs of 16 images are two of 12
     assert (tmp_path / "retraining-1" / "checkpoint.npz").is_file()

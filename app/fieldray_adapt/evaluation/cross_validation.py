@@ -145,7 +145,7 @@ def _out_of_fold(run: Run, data: Dataset, fold: int, evaluated: NDArray[np.int64
             validation=data.samples_at(trained_on),
             folder=folder / "prune",
         )
-        network = iterations.network_after(kept.number)
+        network = iterations.network_after_iteration(kept.number)
         found[PRUNED_STAGE] = _float_scores(recipe, *network, images)
     drawn = np.random.default_rng(recipe.training.seed).permutation(learnt)
     files = convert_network(recipe, *network, images=data.image_set.images[drawn[:MAX_HEAD_FIT_IMAGES]])

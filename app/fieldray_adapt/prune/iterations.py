@@ -123,7 +123,7 @@ class PruningRunFolder:
         lines = "".join(json.dumps(asdict(row)) + "\n" for row in rows)
         write_atomically(self.folder / "iterations.jsonl", lines.encode())
 
-    def network_after(self, number: int) -> tuple[Specification, Weights]:
+    def network_after_iteration(self, number: int) -> tuple[Specification, Weights]:
         """Return the network after the iteration `number`. Raises StorageProblem (run_damaged)."""
         path, text = self._paths(number)
         try:

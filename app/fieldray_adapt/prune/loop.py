@@ -100,7 +100,7 @@ def prune(
 def _iterate(task: PruningTask, plan: PruneRecipe, folder: PruningRunFolder, *, seed: int) -> Iteration:
     begun, rows = time.perf_counter(), folder.iterations()
     number, settings = len(rows), plan.next_settings(rows)
-    specification, weights = folder.network_after(number - 1)
+    specification, weights = folder.network_after_iteration(number - 1)
     rule = PruningRule(
         kind=plan.cut_kind,
         cut_off=settings.cut_off,

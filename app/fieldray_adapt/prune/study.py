@@ -144,7 +144,7 @@ class PruningStudy:
         for run in self._recipe.runs:
             folder = self._run_folder(run)
             for iteration in folder.iterations()[1:]:
-                networks[f"{run.name}/{iteration.number}"] = folder.network_after(iteration.number)
+                networks[f"{run.name}/{iteration.number}"] = folder.network_after_iteration(iteration.number)
         for row in self._recipe.baselines:
             if self._baseline_path(row).is_file():
                 networks[row.name] = self.run_baseline(row)
@@ -238,7 +238,7 @@ class PruningStudy:
                 # Equal settings, network and seed give an equal network.
                 shared = rows[:2] if _begin_alike(run, other) else rows[:1]
                 for row in shared:
-                    folder.add(replace(row, batch_size_proposed=None), *theirs.network_after(row.number))
+                    folder.add(replace(row, batch_size_proposed=None), *theirs.network_after_iteration(row.number))
                 return
 
     def _beginning(self, run: PruningRunRecipe) -> Network:
@@ -259,7 +259,7 @@ class PruningStudy:
         ]
         if not found:
             raise UsageProblem(reason("iteration_missing", run=name, iteration=iteration or 0))
-        return folder.network_after(found[-1].number), found[-1]
+        return folder.network_after_iteration(found[-1].number), found[-1]
 
     def _run_folder(self, run: PruningRunRecipe) -> PruningRunFolder:
         return PruningRunFolder(self._folder / run.name, fingerprint=f"{run.fingerprint} {self._key}")
@@ -294,7 +294,7 @@ class PruningStudy:
         """
         run, _, number = name.partition("/")
         effort = replace(scratch.training, epochs=epochs)
-        shape = without_dropout(self._run_folder(self._recipe.pruning_run(run)).network_after(int(number))[0])
+        shape = without_dropout(self._run_folder(self._recipe.pruning_run(run)).network_after_iteration(int(number))[0])
         path = self._folder / "scratch" / f"{digest(self._key, shape, effort)}.json"
         found = read_json_if_present(path, list[float]) or []
         for seed in range(len(found), scratch.seeds if trains else 0):

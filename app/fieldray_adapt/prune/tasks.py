@@ -341,10 +341,10 @@ def prune_step(run: Run) -> StepFacts:
         validation=validation,
         folder=home,
     )
-    save_step_network(home, *folder.network_after(kept.number))
+    save_step_network(home, *folder.network_after_iteration(kept.number))
     rows = folder.iterations()
     times = time_networks(
-        {str(row.number): folder.network_after(row.number) for row in rows},
+        {str(row.number): folder.network_after_iteration(row.number) for row in rows},
         files={},
         images=validation.images[:_TIMED],
         settings=engine_settings(run.recipe),
