@@ -19,7 +19,7 @@ from fieldray_adapt.networks.specification import (
 )
 from fieldray_adapt.prune.iterations import Iteration, PruningRunFolder
 from fieldray_adapt.prune.laws import (
-    AnyLaw,
+    AnyPruningLaw,
     Bounds,
     ChangeRatios,
     ConstantLaw,
@@ -91,8 +91,8 @@ def original() -> tuple[Specification, Weights]:
     return network, initial_weights(network, seed=0)
 
 
-def plan(stop: StopRules, **changes: AnyLaw) -> PruneRecipe:
-    given: dict[str, AnyLaw] = {
+def plan(stop: StopRules, **changes: AnyPruningLaw) -> PruneRecipe:
+    given: dict[str, AnyPruningLaw] = {
         "batch_size": ConstantLaw(start=32),
         "epochs": ConstantLaw(start=0.5),
         "learning_rate": ConstantLaw(start=1e-3),
@@ -242,7 +242,7 @@ def test_invalid_bounds_and_factors_are_refused() -> None:
         ({"start": 1.0, "form": "sum"}, ContextDependentLaw(start=1.0, form="sum")),
     ],
 )
-def test_a_law_is_named_by_the_key_that_it_has_for_itself(written: dict[str, object], law: AnyLaw) -> None:
+def test_a_law_is_named_by_the_key_that_it_has_for_itself(written: dict[str, object], law: AnyPruningLaw) -> None:
     assert parse_table(_Moving, {"rate": written}) == _Moving(rate=law)
 
 
@@ -263,7 +263,7 @@ def test_an_invalid_law_is_named(written: object, wrong: str) -> None:
 class _Moving:
     """A setting that changes during pruning."""
 
-    rate: AnyLaw = key("Its law.")
+    rate: AnyPruningLaw = key("Its law.")
 
 
 ZEROS = {"a": np.array([0.9, 0.1, 0.5, 0.1, 0.4])}

@@ -146,7 +146,7 @@ _OWN_KEYS: Final[Mapping[str, type]] = {
 """Keys that only one law has, with the class of that law. By these keys the law of a recipe's table is recognised."""
 
 
-def law_class(law: Mapping[str, object]) -> type:
+def pruning_law_class(law: Mapping[str, object]) -> type:
     """Return the class of the law that a recipe's table describes. `step`, for example, is a key of linear laws only.
 
     A table without such a key is a constant law. Raises ValueError if the table has keys of several laws.
@@ -157,7 +157,7 @@ def law_class(law: Mapping[str, object]) -> type:
     return next(iter(named.values()), ConstantLaw)
 
 
-AnyLaw = Annotated[
-    ConstantLaw | LinearLaw | MultiplicativeLaw | ContextDependentLaw, Key(kind="a law", class_for=law_class)
+AnyPruningLaw = Annotated[
+    ConstantLaw | LinearLaw | MultiplicativeLaw | ContextDependentLaw, Key(kind="a law", class_for=pruning_law_class)
 ]
 """The type of a recipe's key whose value is a table that describes one of the laws."""

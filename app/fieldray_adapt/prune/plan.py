@@ -7,7 +7,7 @@ from dataclasses import asdict, fields
 from typing import Final
 
 from fieldray_adapt.prune.iterations import Iteration, IterationSettings
-from fieldray_adapt.prune.laws import AnyLaw, ChangeRatios
+from fieldray_adapt.prune.laws import AnyPruningLaw, ChangeRatios
 from fieldray_adapt.prune.selection import CutKind
 from fieldray_adapt.recipes.tables import key, table
 
@@ -43,14 +43,14 @@ class PruneRecipe:
     may also have the key bounds = { lowest, highest }.
     """
 
-    batch_size: AnyLaw = key("Number of images in each step of retraining.", example={"start": 32})
-    epochs: AnyLaw = key("Number of epochs of retraining after channels are removed.", example={"start": 1.0})
-    learning_rate: AnyLaw = key("Highest learning rate of retraining.", example={"start": 3e-4})
-    cut_off: AnyLaw = key(
+    batch_size: AnyPruningLaw = key("Number of images in each step of retraining.", example={"start": 32})
+    epochs: AnyPruningLaw = key("Number of epochs of retraining after channels are removed.", example={"start": 1.0})
+    learning_rate: AnyPruningLaw = key("Highest learning rate of retraining.", example={"start": 3e-4})
+    cut_off: AnyPruningLaw = key(
         "Channels whose share of zeros is above this limit are removed. The key cut_kind gives the limit's unit.",
         example={"start": 0.3},
     )
-    minimum_channels: AnyLaw = key("Smallest number of channels that a layer keeps.", example={"start": 16})
+    minimum_channels: AnyPruningLaw = key("Smallest number of channels that a layer keeps.", example={"start": 16})
     stop: StopRules = key("Rules by which pruning stops.")
     batch_sizes: tuple[int, ...] = key(
         "Batch sizes that are timed after each iteration, for laws with the key batch. By default none.",
