@@ -34,7 +34,7 @@ from fieldray_adapt.prune.selection import (
     KeptChannels,
     PruningRule,
     relative_weight_magnitudes,
-    relu_layers,
+    relu_layers_by_channel_set,
     select_channels,
     select_in_one_shot,
 )
@@ -61,7 +61,9 @@ class FormulaTask:
 
     def measure_zero_shares(self, specification: Specification, weights: Weights) -> ChannelScores:
         self._called("zero_shares")
-        return {name: np.linspace(0, 1, specification.channels[name]) for name in relu_layers(specification)}
+        return {
+            name: np.linspace(0, 1, specification.channels[name]) for name in relu_layers_by_channel_set(specification)
+        }
 
     def cut_channels(
         self, specification: Specification, weights: Weights, *, keep: KeptChannels
@@ -274,31 +276,34 @@ def kept(rule: PruningRule) -> list[int]:
 
 
 def test_by_level_channels_with_more_zeros_are_removed() -> None:
-    assert kept(PruningRule(kind="level", cut_off=0.45)) == [1, 3, 4]
+    assert kept(PruningRule(cut_off_unit="level", cut_off=0.45)) == [1, 3, 4]
 
 
 def test_by_deviation_the_limit_follows_the_layer() -> None:
     # mean 0.4, standard deviation sqrt((0.25 + 0.09 + 0.01 + 0.09 + 0) / 5) = 0.297: limits 0.4 and 0.697
-    assert kept(PruningRule(kind="deviation", cut_off=0.0)) == [1, 3, 4]
-    assert kept(PruningRule(kind="deviation", cut_off=1.0)) == [1, 2, 3, 4]
+    assert kept(PruningRule(cut_off_unit="deviation", cut_off=0.0)) == [1, 3, 4]
+    assert kept(PruningRule(cut_off_unit="deviation", cut_off=1.0)) == [1, 2, 3, 4]
 
 
 def test_minimum_share_and_multiple_keep_channels() -> None:
-    assert kept(PruningRule(kind="level", cut_off=0.0, minimum_channels=2)) == [1, 3]
-    assert kept(PruningRule(kind="level", cut_off=0.0, largest_share=0.2)) == [1, 2, 3, 4]
-    assert kept(PruningRule(kind="level", cut_off=0.3, multiple=4)) == [1, 2, 3, 4]
+    assert kept(PruningRule(cut_off_unit="level", cut_off=0.0, minimum_channels=2)) == [1, 3]
+    assert kept(PruningRule(cut_off_unit="level", cut_off=0.0, max_removed_share=0.2)) == [1, 2, 3, 4]
+    assert kept(PruningRule(cut_off_unit="level", cut_off=0.3, channel_count_multiple=4)) == [1, 2, 3, 4]
 
 
 def test_a_channel_set_below_the_minimum_is_not_cut() -> None:
-    assert kept(PruningRule(kind="level", cut_off=0.0, minimum_channels=50)) == [0, 1, 2, 3, 4]
+    assert kept(PruningRule(cut_off_unit="level", cut_off=0.0, minimum_channels=50)) == [0, 1, 2, 3, 4]
 
 
 def test_equal_channels_are_all_kept() -> None:
-    assert len(select_channels({"a": np.full(7, 0.1 + 0.2)}, rule=PruningRule(kind="deviation", cut_off=0.0))["a"]) == 7
+    assert (
+        len(select_channels({"a": np.full(7, 0.1 + 0.2)}, rule=PruningRule(cut_off_unit="deviation", cut_off=0.0))["a"])
+        == 7
+    )
 
 
 def test_a_residual_stage_is_judged_by_its_sums_and_labels_never() -> None:
-    layers = relu_layers(resnet50(height=32, width=32, labels=1))
+    layers = relu_layers_by_channel_set(resnet50(height=32, width=32, labels=1))
     assert layers["conv2"] == ("conv2_block1_out", "conv2_block2_out", "conv2_block3_out")
     assert layers["conv1"] == ("conv1",)
     assert "labels" not in layers

@@ -102,11 +102,11 @@ def _iterate(task: PruningTask, plan: PruneRecipe, folder: PruningRunFolder, *, 
     number, settings = len(rows), plan.next_settings(rows)
     specification, weights = folder.network_after_iteration(number - 1)
     rule = PruningRule(
-        kind=plan.cut_kind,
+        cut_off_unit=plan.cut_kind,
         cut_off=settings.cut_off,
         minimum_channels=round(settings.minimum_channels),
-        largest_share=plan.largest_share,
-        multiple=plan.multiple,
+        max_removed_share=plan.largest_share,
+        channel_count_multiple=plan.multiple,
     )
     keep = select_channels(task.measure_zero_shares(specification, weights), rule=rule)
     specification, weights = task.cut_channels(specification, weights, keep=keep)

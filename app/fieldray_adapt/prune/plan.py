@@ -8,7 +8,7 @@ from typing import Final
 
 from fieldray_adapt.prune.iterations import Iteration, IterationSettings
 from fieldray_adapt.prune.laws import AnyPruningLaw, ChangeRatios
-from fieldray_adapt.prune.selection import CutKind
+from fieldray_adapt.prune.selection import CutOffUnit
 from fieldray_adapt.recipes.tables import key, table
 
 
@@ -57,7 +57,7 @@ class PruneRecipe:
         default=(),
         low=1,
     )
-    cut_kind: CutKind = key(
+    cut_kind: CutOffUnit = key(
         "Unit of the limit cut_off. level: a share of zeros (0..1). deviation: standard deviations above the mean "
         "share of zeros of the layer.",
         default="deviation",

@@ -23,7 +23,7 @@ ChannelScores = dict[str, NDArray[np.float64]]
 """A score for each channel: arrays (channels,) by name of the channel set."""
 
 
-def relu_layers(specification: Specification) -> dict[str, tuple[str, ...]]:
+def relu_layers_by_channel_set(specification: Specification) -> dict[str, tuple[str, ...]]:
     """Return the names of the layers that end in a ReLU, by channel set. Only a ReLU gives zeros that can be counted.
 
     Channel sets without a ReLU layer, and the channel set of the labels, are left out.
@@ -56,7 +56,7 @@ def measure_zero_shares(
     ValueError
         If there are no images.
     """
-    layers = relu_layers(specification)
+    layers = relu_layers_by_channel_set(specification)
     names = [name for members in layers.values() for name in members]
     read = layer_output_function(specification, weights, names)
     zeros = {
@@ -98,7 +98,7 @@ def relative_weight_magnitudes(
     return {channel: np.mean(rows, axis=0) for channel, rows in gathered.items()}
 
 
-CutKind = Literal["level", "deviation"]
+CutOffUnit = Literal["level", "deviation"]
 """The unit of the limit above which pruning removes a channel.
 
 "level": the average share of zeros in a channel, 0..1. "deviation": standard deviations above the channel set's mean.
@@ -125,11 +125,11 @@ class PruningRule:
         works on 8 or 16 channels at a time, so a smaller reduction saves no time.
     """
 
-    kind: CutKind
+    cut_off_unit: CutOffUnit
     cut_off: float
     minimum_channels: int = 1
-    largest_share: float = 1.0
-    multiple: int = 1
+    max_removed_share: float = 1.0
+    channel_count_multiple: int = 1
 
 
 def select_channels(zero_shares: Mapping[str, NDArray[np.float64]], *, rule: PruningRule) -> KeptChannels:
@@ -145,17 +145,17 @@ def select_channels(zero_shares: Mapping[str, NDArray[np.float64]], *, rule: Pru
 
 
 def _wanted(shares: NDArray[np.float64], rule: PruningRule) -> int:
-    limit = rule.cut_off if rule.kind == "level" else float(shares.mean() + rule.cut_off * shares.std())
+    limit = rule.cut_off if rule.cut_off_unit == "level" else float(shares.mean() + rule.cut_off * shares.std())
     # Averaging changes the last bits of equal shares. So a channel at the limit is kept.
     return int((shares <= limit + 1e-9).sum())
 
 
 def _lowest(shares: NDArray[np.float64], rule: PruningRule) -> int:
-    return min(max(rule.minimum_channels, math.ceil(len(shares) * (1 - rule.largest_share)), 1), len(shares))
+    return min(max(rule.minimum_channels, math.ceil(len(shares) * (1 - rule.max_removed_share)), 1), len(shares))
 
 
 def _rounded(wanted: int, shares: NDArray[np.float64], rule: PruningRule) -> int:
-    rounded = math.ceil(max(wanted, _lowest(shares, rule)) / rule.multiple) * rule.multiple
+    rounded = math.ceil(max(wanted, _lowest(shares, rule)) / rule.channel_count_multiple) * rule.channel_count_multiple
     return min(rounded, len(shares))
 
 
