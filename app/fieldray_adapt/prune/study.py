@@ -31,10 +31,10 @@ from fieldray_adapt.prune.recipe import BaselineRecipe, PruningRunRecipe, Scratc
 from fieldray_adapt.prune.selection import select_in_one_shot
 from fieldray_adapt.prune.study_report import write_report
 from fieldray_adapt.prune.study_results import (
-    ORIGINAL_NAME,
+    ORIGINAL_NETWORK_NAME,
     IterationFigures,
     MeasuredIteration,
-    MillisecondsByKind,
+    MillisecondsByTimingKind,
     NetworkFigures,
     PruningRun,
     StudyResults,
@@ -104,7 +104,7 @@ class PruningStudy:
         *,
         say: Callable[[str], None] = lambda _: None,
         progress: RunProgress = lambda *_: None,
-        timer: Callable[..., Mapping[str, MillisecondsByKind]] = time_networks,
+        timer: Callable[..., Mapping[str, MillisecondsByTimingKind]] = time_networks,
         tester: Callable[..., Conversion] = convert_and_test,
     ) -> None:
         """Read the images of a pruning study. Raises UsageProblem (data_unreadable).
@@ -140,7 +140,7 @@ class PruningStudy:
 
     def report(self) -> StudyResults:
         """Test and time all networks made until now. Writes the file `results` of the recipe, and report.html."""
-        networks = {ORIGINAL_NAME: self.original_network()}
+        networks = {ORIGINAL_NETWORK_NAME: self.original_network()}
         for run in self._recipe.runs:
             folder = self._run_folder(run)
             for iteration in folder.iterations()[1:]:
@@ -167,11 +167,11 @@ class PruningStudy:
                 effort=recipe.training,
                 seed=self._recipe.seed,
                 settings=replace(self._training_settings, precision=recipe.precision),
-                folder=self._folder / ORIGINAL_NAME,
-                progress=self._epoch_progress(ORIGINAL_NAME),
+                folder=self._folder / ORIGINAL_NETWORK_NAME,
+                progress=self._epoch_progress(ORIGINAL_NETWORK_NAME),
             )
             save_weights(path, trained)
-            remove_checkpoints(self._folder / ORIGINAL_NAME)
+            remove_checkpoints(self._folder / ORIGINAL_NETWORK_NAME)
         return specification, load_weights(path)
 
     def _epoch_progress(self, what: str) -> Progress:
@@ -325,7 +325,7 @@ class PruningStudy:
             settings=self._settings,
             rounds=self._recipe.rounds,
         )
-        whole = (networks[ORIGINAL_NAME], timed[ORIGINAL_NAME])
+        whole = (networks[ORIGINAL_NETWORK_NAME], timed[ORIGINAL_NETWORK_NAME])
         rows = {
             name: network_figures(networks[name], conversion=found[name], milliseconds=timed[name], original=whole)
             for name in networks
@@ -333,7 +333,7 @@ class PruningStudy:
         names = [row.name for row in self._recipe.baselines]
         return StudyResults(
             study=self._recipe.name,
-            original=rows[ORIGINAL_NAME],
+            original=rows[ORIGINAL_NETWORK_NAME],
             runs={run.name: self._table(run, rows) for run in self._recipe.runs},
             baselines={name: rows[name] for name in names if name in rows},
             profile=read_json_if_present(self._folder / "profile" / PROFILE_FILE_NAME, Profile),

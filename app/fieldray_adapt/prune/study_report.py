@@ -12,7 +12,7 @@ import numpy as np
 from fieldray_adapt.files import write_published
 from fieldray_adapt.prune.iterations import IterationSettings
 from fieldray_adapt.prune.study_results import (
-    ORIGINAL_NAME,
+    ORIGINAL_NETWORK_NAME,
     MeasuredIteration,
     NetworkFigures,
     PruningRun,
@@ -52,7 +52,9 @@ def write_report(path: Path, results: StudyResults) -> None:
     others = {name: (row.speed_up["int8"], row.test_accuracy) for name, row in results.baselines.items()}
     profiled = profile_report_parts(results.profile) if results.profile else []
     sections = [
-        Section(title="Original", parts=[_table({ORIGINAL_NAME: results.original}), _milliseconds(results.original)]),
+        Section(
+            title="Original", parts=[_table({ORIGINAL_NETWORK_NAME: results.original}), _milliseconds(results.original)]
+        ),
         Section(title="Accuracy and speed", parts=_plots(curves, others)),
         *[Section(title=f"Run {name}", parts=_run(found)) for name, found in runs.items()],
         Section(title="One-shot pruning", parts=[_table(results.baselines)] if results.baselines else []),

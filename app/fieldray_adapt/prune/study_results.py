@@ -15,7 +15,7 @@ from fieldray_adapt.prune.conversion import Conversion
 from fieldray_adapt.prune.iterations import Iteration, IterationSettings
 from fieldray_adapt.training.profile import Network, Profile
 
-ORIGINAL_NAME: Final = "original"
+ORIGINAL_NETWORK_NAME: Final = "original"
 
 
 class NetworkFigures(Struct, frozen=True, kw_only=True):
@@ -106,7 +106,7 @@ class StudyResults(Struct, frozen=True, kw_only=True, omit_defaults=True):
     profile: Profile | None = None
 
 
-MillisecondsByKind = Mapping[str, float]
+MillisecondsByTimingKind = Mapping[str, float]
 """Milliseconds per image, by kind of timing: "engine_batch" in the training engine, "int8" for the int8 file."""
 
 
@@ -114,8 +114,8 @@ def network_figures(
     network: Network,
     *,
     conversion: Conversion,
-    milliseconds: MillisecondsByKind,
-    original: tuple[Network, MillisecondsByKind],
+    milliseconds: MillisecondsByTimingKind,
+    original: tuple[Network, MillisecondsByTimingKind],
 ) -> NetworkFigures:
     """Return the figures of a network, compared with the original network of the study.
 
