@@ -32,7 +32,7 @@ from fieldray_adapt.prune.plan import PruneRecipe, StopRules
 from fieldray_adapt.prune.recipe import StudyRecipe
 from fieldray_adapt.prune.selection import measure_zero_shares
 from fieldray_adapt.prune.study import PruningStudy
-from fieldray_adapt.prune.tasks import ImagePruningTask, restore_scale
+from fieldray_adapt.prune.tasks import ImagePruningTask, restore_output_scale
 from fieldray_adapt.training.classifier import Schedule, TrainingOptions
 from fieldray_adapt.training.engine_interface import EngineSettings
 from fieldray_adapt.training.keras_engine import build_network, set_weights
@@ -255,7 +255,7 @@ def test_a_cut_network_gets_its_signal_back() -> None:
     images = np.random.default_rng(4).random((20, 8, 8, 1), np.float32)
     keep = {name: np.arange(count // 4) for name, count in network.channels.items() if name != "labels"}
     smaller, sliced = keep_channels(network, weights, keep=keep)
-    restored = restore_scale((network, weights), (smaller, sliced), keep=keep, images=images)
+    restored = restore_output_scale((network, weights), (smaller, sliced), keep=keep, images=images)
 
     def mean_of_last(specification: Specification, own: Weights, chosen: slice | NDArray[np.int64]) -> float:
         model = build_network(specification, outputs=["fc2"])
@@ -275,7 +275,7 @@ def test_layers_that_normalise_are_left_as_they_are() -> None:
     keep = {"conv1": np.arange(4)}
     cut = keep_channels(network, weights, keep=keep)
     images = np.zeros((2, 32, 32, 1), np.float32)
-    assert restore_scale((network, weights), cut, keep=keep, images=images) == cut[1]
+    assert restore_output_scale((network, weights), cut, keep=keep, images=images) == cut[1]
 
 
 def _task(folder: Path) -> ImagePruningTask:

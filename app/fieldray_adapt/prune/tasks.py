@@ -44,7 +44,7 @@ _LARGEST_FACTOR: Final = 10.0
 _TIMED_ARRAYS: Final = 100
 
 
-def restore_scale(
+def restore_output_scale(
     before: tuple[Specification, Mapping[str, NDArray[np.float32]]],
     after: tuple[Specification, Weights],
     *,
@@ -140,7 +140,7 @@ class ArrayPruningTask:
         """
         smaller, sliced = keep_channels(specification, weights, keep=keep)
         images = self.training.images[: self.calibration_image_count]
-        return smaller, restore_scale((specification, weights), (smaller, sliced), keep=keep, images=images)
+        return smaller, restore_output_scale((specification, weights), (smaller, sliced), keep=keep, images=images)
 
     def retrain(self, specification: Specification, weights: Weights, *, effort: Effort, seed: int) -> Weights:
         """Return the weights after training without dropout.
