@@ -104,10 +104,10 @@ class RecipeKind:
     recipe_class: type[Any]
     find_problems: Callable[[Any], list[Problem]]
     steps_by_name: Callable[[Any], Mapping[str, tuple[Step, ...]]] = lambda _: {}
-    find_run_problems: Callable[[Any], list[Problem]] | None = None
-    run_without_steps: Callable[[Any, str, LineHandler, Progress], None] | None = None
+    find_run_blocking_problems: Callable[[Any], list[Problem]] | None = None
+    run_recipe_without_steps: Callable[[Any, str, LineHandler, Progress], None] | None = None
     has_credits_file: bool = True
-    can_divide_training: bool = False
+    can_train_in_many_processes: bool = False
 
 
 def _by_name(steps: tuple[Step, ...], **alone: tuple[Step, ...]) -> Mapping[str, tuple[Step, ...]]:
@@ -150,18 +150,20 @@ def run_recipe_document(
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's information messages
     kind = recipe_kind_of(document)
     recipe = with_absolute_paths(document.parse_as(kind.recipe_class), document.path)
-    if trainer and not kind.can_divide_training:
+    if trainer and not kind.can_train_in_many_processes:
         raise UsageProblem(reason("training_not_divided", kind=recipe.kind))
     _require_copies(document)
     steps = kind.steps_by_name(recipe)
     if steps and step not in steps:
         raise UsageProblem(reason("step_missing", step=steps["run"][-1].name))
-    if kind.run_without_steps:
-        kind.run_without_steps(recipe, step, say, progress)
+    if kind.run_recipe_without_steps:
+        kind.run_recipe_without_steps(recipe, step, say, progress)
         return
     with lock_run_folder(recipe.run):
         wanted = steps[step]
-        if wanted[0].name == DATA_STEP.name and (problems := (kind.find_run_problems or kind.find_problems)(recipe)):
+        if wanted[0].name == DATA_STEP.name and (
+            problems := (kind.find_run_blocking_problems or kind.find_problems)(recipe)
+        ):
             raise RecipeProblems(document.path, document.problem_lines(problems))
         run = Run(recipe=recipe, recipe_text=document.text, progress=progress, trainer=trainer)
         _execute(run, wanted, say)
@@ -371,20 +373,23 @@ RECIPE_KINDS: Final[dict[str, RecipeKind]] = {
     "classifier": RecipeKind(
         recipe_class=ClassifierRecipe,
         find_problems=_check_classifier,
-        find_run_problems=lambda recipe: find_data_problems(recipe, every_image=False),
+        find_run_blocking_problems=lambda recipe: find_data_problems(recipe, every_image=False),
         steps_by_name=lambda _: _by_name(
             CLASSIFIER_STEPS, profile=(PROFILE_STEP,), cross=(DATA_STEP, CROSS_VALIDATION_STEP)
         ),
-        can_divide_training=True,
+        can_train_in_many_processes=True,
     ),
     "lung-fields": RecipeKind(
         recipe_class=LungRecipe,
         find_problems=find_lung_recipe_problems,
         steps_by_name=_lung_steps,
-        can_divide_training=True,
+        can_train_in_many_processes=True,
     ),
     "pruning-study": RecipeKind(
-        recipe_class=StudyRecipe, find_problems=_check_study, run_without_steps=_perform_study, has_credits_file=False
+        recipe_class=StudyRecipe,
+        find_problems=_check_study,
+        run_recipe_without_steps=_perform_study,
+        has_credits_file=False,
     ),
 }
 """Each kind of recipe, by the value of a recipe's key `kind`. To add a kind, add an entry."""
