@@ -40,7 +40,7 @@ from fieldray_adapt.data.layouts import (
 )
 from fieldray_adapt.evaluation.figures import DataDigests, DataFigures, DuplicateFigures, LabelCounts
 from fieldray_adapt.files import digest, file_sha256, to_builtins, write_atomically
-from fieldray_adapt.recipes.classifier import NO_WEIGHTS, ClassifierRecipe
+from fieldray_adapt.recipes.classifier import NO_STARTING_WEIGHTS, ClassifierRecipe
 from fieldray_adapt.recipes.shared import LabelRule, Source
 from fieldray_adapt.recipes.tables import Problem, ValueLocation
 from fieldray_adapt.run import SPLIT_FILE_NAME, Run, Step, StepFacts
@@ -445,7 +445,7 @@ def find_data_problems(recipe: ClassifierRecipe, *, every_image: bool) -> list[P
         source = getattr(recipe.evaluation, key)
         problems += _source_problems(source, ("evaluation", key), every_image)[1] if source else []
     weights, teacher = Path(recipe.network.weights), recipe.training.teacher
-    if recipe.network.weights != NO_WEIGHTS and not weights.exists():
+    if recipe.network.weights != NO_STARTING_WEIGHTS and not weights.exists():
         problems.append(Problem(("network", "weights"), f"names {weights}, which does not exist"))
     if teacher and not teacher.is_file():
         problems.append(Problem(("training", "teacher"), f"names {teacher}, which does not exist"))
@@ -464,7 +464,7 @@ def _single_class_groups(recipe: ClassifierRecipe, rows: Sequence[Row]) -> Itera
 
     A recipe that averages the training over sources learns nothing from such a group. Other recipes have no problem.
     """
-    for group, shares in recipe.source_shares.items() if recipe.training.average_sources else ():
+    for group, shares in recipe.source_shares_by_group.items() if recipe.training.average_sources else ():
         targets = label_targets([row for row in rows if row.source in shares], recipe.pack_labels)
         for column, label in enumerate(recipe.pack_labels):
             if len({value for value in targets[:, column] if value in (0, 1)}) < 2:

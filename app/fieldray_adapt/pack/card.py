@@ -28,7 +28,7 @@ from fieldray_adapt.evaluation.figures import (
 from fieldray_adapt.networks.edgetpu import describe_placement, read_placement
 from fieldray_adapt.networks.specification import Specification, multiply_add_count, parameter_count
 from fieldray_adapt.prune.tasks import PrunedNetwork
-from fieldray_adapt.recipes.classifier import NO_WEIGHTS, ClassifierRecipe, PackTexts
+from fieldray_adapt.recipes.classifier import NO_STARTING_WEIGHTS, ClassifierRecipe, PackTexts
 from fieldray_adapt.training.steps import full_width_network
 
 _CLOSE: Final = 0.05
@@ -206,7 +206,7 @@ def model_card(
         results=results,
         cross=cross_validation,
         pruned=pruned,
-        start="" if recipe.network.weights == NO_WEIGHTS else Path(recipe.network.weights).name,
+        start="" if recipe.network.weights == NO_STARTING_WEIGHTS else Path(recipe.network.weights).name,
         whole=parameter_count(full_width_network(recipe)),
         measured=label_section,
     )

@@ -28,10 +28,10 @@ from fieldray_adapt.recipes.shared import (
 from fieldray_adapt.recipes.tables import Key, ValidityRules, key, resolve_paths, table
 from fieldray_adapt.training.engine_interface import EngineName, Precision
 
-NO_WEIGHTS: Final = "none"
+NO_STARTING_WEIGHTS: Final = "none"
 """Value of the key `network.weights` for random initial weights."""
 
-INPUT_KEYS: Final = {
+INPUT_TABLE_KEYS: Final = {
     "height": Key("Height of the network's input.", unit="pixels", low=8, high=2048, example=224),
     "width": Key("Width of the network's input.", unit="pixels", low=8, high=2048, example=224),
     "channels": Key(
@@ -146,7 +146,7 @@ class NetworkChoice:
     weights: str = key(
         "Starting weights: none (random), a weights file of `fieldray adapt`, or the folder of a pack. From a pack "
         "with a ResNet or MobileNet, the numbers of channels are taken, too.",
-        default=NO_WEIGHTS,
+        default=NO_STARTING_WEIGHTS,
     )
     last_stride: int = key(
         "Stride of a ResNet's last stage; 1 makes class maps of twice the side.", default=2, low=1, high=2
@@ -162,7 +162,7 @@ class NetworkChoice:
 
         `tables.resolve_paths` calls this method.
         """
-        return self if self.weights == NO_WEIGHTS else replace(self, weights=str(base / self.weights))
+        return self if self.weights == NO_STARTING_WEIGHTS else replace(self, weights=str(base / self.weights))
 
     def validity_rules(self) -> ValidityRules:
         """Return the conditions that the values of this table must fulfil (see `tables.ValidityRules`)."""
@@ -338,11 +338,11 @@ class Evaluation:
 _EVALUATION_SOURCES: Final = ("ood_images", "elsewhere")
 """The keys of the table `evaluation` that are sources of images."""
 
-CalibrationImages = Annotated[
+CalibrationImageCount = Annotated[
     int, Key("Number of training images that set the ranges of the int8 values.", unit="images", low=1)
 ]
 PackInput = Annotated[
-    InputSpec, Key("Size and scaling of the network's input. By default 224 x 224 pixels.", keys=INPUT_KEYS)
+    InputSpec, Key("Size and scaling of the network's input. By default 224 x 224 pixels.", keys=INPUT_TABLE_KEYS)
 ]
 PatientSplit = Annotated[Split, Key("Split of the patients into training, validation and test.")]
 
@@ -357,7 +357,7 @@ class PackRecipe:
         "File of the private key that signs the pack. Made if missing.", default=Path("signing.pem")
     )
     packs_folder: Path = key("Folder in which the pack is written.", default=Path("packs"))
-    calibration_images: CalibrationImages = 100
+    calibration_images: CalibrationImageCount = 100
     pack: PackTexts = key("Texts and identity of the pack.")
     input: PackInput = field(default_factory=lambda: InputSpec(height=224, width=224))
 
@@ -370,7 +370,7 @@ class ClassifierRecipe(PackRecipe):
     results: Path | None = key(
         "Folder for results of cross-validations that you publish. By default the folder of the key run.", default=None
     )
-    calibration_images: CalibrationImages = 200
+    calibration_images: CalibrationImageCount = 200
     lungs: Path | None = key(
         "Folder of a lung-field pack. Needed for a crop to the lungs and for the key evidence_outside.", default=None
     )
@@ -401,12 +401,12 @@ class ClassifierRecipe(PackRecipe):
             ),
             (
                 not self.training.average_sources
-                or all(any(shares.values()) for shares in self.source_shares.values()),
+                or all(any(shares.values()) for shares in self.source_shares_by_group.values()),
                 "data",
                 "with average_sources must draw from every group: a share above 0",
             ),
             (
-                not self.training.start_share or self.network.weights != NO_WEIGHTS,
+                not self.training.start_share or self.network.weights != NO_STARTING_WEIGHTS,
                 "training.start_share",
                 "needs a network with starting weights",
             ),
@@ -423,7 +423,7 @@ class ClassifierRecipe(PackRecipe):
         return self.results or self.run
 
     @property
-    def source_shares(self) -> dict[str, dict[str, float]]:
+    def source_shares_by_group(self) -> dict[str, dict[str, float]]:
         """The relative frequency of each source in training: {name of the group: {name of the source: frequency}}."""
         found: dict[str, dict[str, float]] = {}
         for source in self.data:

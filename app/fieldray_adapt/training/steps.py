@@ -45,7 +45,7 @@ from fieldray_adapt.networks.specification import (
     save_network,
 )
 from fieldray_adapt.prune.selection import select_in_one_shot
-from fieldray_adapt.recipes.classifier import NO_WEIGHTS, ClassifierRecipe, ClassifierTraining, NetworkChoice
+from fieldray_adapt.recipes.classifier import NO_STARTING_WEIGHTS, ClassifierRecipe, ClassifierTraining, NetworkChoice
 from fieldray_adapt.run import Run, Step, StepFacts
 from fieldray_adapt.training.classifier import Samples, Schedule, TrainingOptions, train, train_groups
 from fieldray_adapt.training.engine_interface import EngineSettings
@@ -254,7 +254,7 @@ def starting_weights(recipe: ClassifierRecipe, specification: Specification) -> 
     `recipe_key` if the recipe has the key `start_share` and the head has another number of labels.
     """
     weights, source = initial_weights(specification, seed=recipe.training.seed), recipe.network.weights
-    if source == NO_WEIGHTS:
+    if source == NO_STARTING_WEIGHTS:
         return weights
     found = _other_weights(recipe)
     head = {key: array for key, array in found.items() if key.startswith(f"{HEAD_LAYER}/")}
@@ -305,7 +305,9 @@ def starting_weights_digest(choice: NetworkChoice) -> str:
     For a pack, this is the SHA-256 of the manifest, which contains the digests of the pack's files.
     """
     path = Path(choice.weights)
-    return "" if choice.weights == NO_WEIGHTS else file_sha256(path / "manifest.json" if path.is_dir() else path)
+    return (
+        "" if choice.weights == NO_STARTING_WEIGHTS else file_sha256(path / "manifest.json" if path.is_dir() else path)
+    )
 
 
 def make_schedule(recipe: ClassifierRecipe) -> Schedule:
@@ -316,7 +318,9 @@ def make_schedule(recipe: ClassifierRecipe) -> Schedule:
     )
     values = {name: getattr(recipe.training, name) for name in names}
     groups = (
-        [tuple(shares) for _, shares in sorted(recipe.source_shares.items())] if recipe.training.average_sources else ()
+        [tuple(shares) for _, shares in sorted(recipe.source_shares_by_group.items())]
+        if recipe.training.average_sources
+        else ()
     )
     shares = tuple((source.name, source.share) for source in recipe.data)
     return Schedule(**values, shares=shares, groups=tuple(groups))
