@@ -38,7 +38,7 @@ from fieldray_adapt.prune.selection import (
     select_channels,
     select_in_one_shot,
 )
-from fieldray_adapt.recipes.tables import key, parse_table, table
+from fieldray_adapt.recipes.tables import key, parse_table, recipe_table
 from fieldray_adapt.training.loop import Effort
 from tiny_recipe import Killed
 
@@ -261,7 +261,7 @@ def test_an_invalid_law_is_named(written: object, wrong: str) -> None:
     assert isinstance(found, list) and [problem.detail for problem in found] == [wrong]
 
 
-@table
+@recipe_table
 class _Moving:
     """A setting that changes during pruning."""
 

@@ -26,10 +26,10 @@ from fieldray_adapt.recipes.tables import (
     ValidityRules,
     key,
     parse_table,
+    recipe_table,
     recipe_template,
     require_allowed_values,
     require_fulfilled_rules,
-    table,
 )
 from tiny_recipe import read_recipe
 
@@ -265,7 +265,7 @@ def test_epochs_on_a_teacher_need_a_teacher(tmp_path: Path) -> None:
     assert [line for line in found if "training.teacher_epochs needs a teacher" in line]
 
 
-@table
+@recipe_table
 class Census:
     """A fake kind of recipe that no other module knows: it counts files."""
 

@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw, ImageFilter
 from scipy import ndimage
 from scipy.spatial import ConvexHull
 
-from fieldray_adapt.recipes.tables import key, table
+from fieldray_adapt.recipes.tables import key, recipe_table
 
 GreyImage = NDArray[np.uint8]
 """A grey image: an array (rows, columns) of uint8."""
@@ -24,7 +24,7 @@ _SHADING_KNOTS: Final = 4
 _LEVELS: Final = np.linspace(0, 1, 256)
 
 
-@table
+@recipe_table
 class BaseAugmentation:
     """Random changes that the training of classifiers and the training of lung-field networks have in common."""
 
@@ -64,7 +64,7 @@ class BaseAugmentation:
     )
 
 
-@table
+@recipe_table
 class Augmentation(BaseAugmentation):
     """The largest strength x of each random change; each training image gets a random strength up to x.
 
@@ -186,7 +186,7 @@ _CELLS: Final = 8
 _MARKS: Final = "LRAP"
 
 
-@table
+@recipe_table
 class ImageMaskAugmentation(BaseAugmentation):
     """The largest strength x of each random change; each image, with its mask, gets a random strength up to x.
 

@@ -11,11 +11,11 @@ from fieldray_adapt.data.augmentation import ImageMaskAugmentation
 from fieldray_adapt.lungs.networks import COMPACT_CHANNELS, INPUT_SIDE_MULTIPLE, published_mask_side
 from fieldray_adapt.recipes.classifier import PackRecipe, PatientSplit
 from fieldray_adapt.recipes.shared import Source, Split, server_addresses
-from fieldray_adapt.recipes.tables import ValidityRules, key, table
+from fieldray_adapt.recipes.tables import ValidityRules, key, recipe_table
 from fieldray_adapt.run import Run
 
 
-@table
+@recipe_table
 class MaskSource:
     """A source of images with lung masks, one mask for each image.
 
@@ -67,7 +67,7 @@ class MaskSource:
         return ((is_folders == (self.masks is not None), "masks", "belongs to the layout folders, which needs it"),)
 
 
-@table
+@recipe_table
 class LungNetwork:
     """The lung-field network to train: kind, number of channels, and number of masks."""
 
@@ -101,7 +101,7 @@ class LungNetwork:
         )
 
 
-@table
+@recipe_table
 class TrainingStage:
     """A stage of the training, in which all images have one size. Training with small images is faster."""
 
@@ -112,7 +112,7 @@ class TrainingStage:
     )
 
 
-@table
+@recipe_table
 class LungTraining:
     """The settings of the training of a lung-field network, in stages with growing images."""
 
@@ -141,7 +141,7 @@ class LungTraining:
         return ((bool(self.stages), "stages", "must be one or more"),)
 
 
-@table
+@recipe_table
 class LungEvaluation:
     """The settings of the evaluation of a lung-field network: thresholds, and whether the report shows images."""
 
@@ -160,7 +160,7 @@ class LungEvaluation:
     )
 
 
-@table
+@recipe_table
 class LungRecipe(PackRecipe):
     """The recipe of a lung-field pack: the keys for data, network, training, evaluation and pack."""
 

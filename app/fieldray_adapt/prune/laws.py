@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from fieldray_adapt.prune.iterations import Iteration
-from fieldray_adapt.recipes.tables import Key, key, table
+from fieldray_adapt.recipes.tables import Key, key, recipe_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class ChangeRatios:
         )
 
 
-@table
+@recipe_table
 class Bounds:
     """Lower and upper limit of the values that a law gives."""
 
@@ -67,7 +67,7 @@ class Bounds:
         return min(max(value, self.lowest), self.highest)
 
 
-@table
+@recipe_table
 class ConstantLaw:
     """A law of pruning by which a setting keeps its value in all iterations (formula 3.1)."""
 
@@ -78,7 +78,7 @@ class ConstantLaw:
         return self.start
 
 
-@table
+@recipe_table
 class LinearLaw:
     """A law of pruning by which a step is added to a setting's value after each iteration (formula 3.2)."""
 
@@ -91,7 +91,7 @@ class LinearLaw:
         return self.bounds.clip(previous + self.step)
 
 
-@table
+@recipe_table
 class MultiplicativeLaw:
     """A law of pruning by which a setting's value is multiplied by a factor after each iteration (formula 3.3)."""
 
@@ -104,7 +104,7 @@ class MultiplicativeLaw:
         return self.bounds.clip(previous * self.factor)
 
 
-@table
+@recipe_table
 class ContextDependentLaw:
     """A law of pruning by which a setting's value follows the changes that the last iteration made (formula 3.4).
 

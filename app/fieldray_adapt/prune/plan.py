@@ -9,10 +9,10 @@ from typing import Final
 from fieldray_adapt.prune.iterations import Iteration, IterationSettings
 from fieldray_adapt.prune.laws import AnyPruningLaw, ChangeRatios
 from fieldray_adapt.prune.selection import CutOffUnit
-from fieldray_adapt.recipes.tables import key, table
+from fieldray_adapt.recipes.tables import key, recipe_table
 
 
-@table
+@recipe_table
 class StopRules:
     """The rules by which pruning stops. The first rule that applies ends the run."""
 
@@ -34,7 +34,7 @@ class StopRules:
         return "iterations" if last.number >= self.iterations else None
 
 
-@table
+@recipe_table
 class PruneRecipe:
     """Iterative pruning: a law (see *Laws*) for each of five settings, and the rules by which pruning stops.
 

@@ -10,12 +10,12 @@ from fieldray_adapt.networks.specification import Specification
 from fieldray_adapt.prune.plan import PruneRecipe
 from fieldray_adapt.prune.selection import BaselineKind
 from fieldray_adapt.recipes.shared import ProfileChoice
-from fieldray_adapt.recipes.tables import ValidityRules, key, table
+from fieldray_adapt.recipes.tables import ValidityRules, key, recipe_table
 from fieldray_adapt.training.engine_interface import Precision
 from fieldray_adapt.training.loop import Effort
 
 
-@table
+@recipe_table
 class OriginalNetwork:
     """The network to prune: a VGG-16, trained from random weights."""
 
@@ -35,7 +35,7 @@ class OriginalNetwork:
         return vgg16_dense(dense_layers=self.dense_layers, dropout=self.dropout).with_scaled_channels(self.width)
 
 
-@table
+@recipe_table
 class StudyData:
     """The images and labels of a pruning study: an .npz file with x_train, y_train, x_test and y_test (uint8)."""
 
@@ -49,7 +49,7 @@ class StudyData:
     )
 
 
-@table
+@recipe_table
 class PruningRunRecipe(PruneRecipe):
     """A pruning run of a study: laws and stop rules, and the network to start from.
 
@@ -74,7 +74,7 @@ class PruningRunRecipe(PruneRecipe):
     temperature: float = key("Divisor of the teacher's logits (arXiv:1503.02531).", default=2.0, above=0)
 
 
-@table
+@recipe_table
 class BaselineRecipe:
     """A baseline of a pruning study: the original network pruned once and trained once."""
 
@@ -93,7 +93,7 @@ class BaselineRecipe:
         return f"{self.kind}-{self.share:g}"
 
 
-@table
+@recipe_table
 class ScratchTraining:
     """Networks with the shapes of pruned networks, trained from random weights.
 
@@ -111,7 +111,7 @@ class ScratchTraining:
     )
 
 
-@table
+@recipe_table
 class StudyRecipe:
     """A study of pruning: an original network, pruning runs, and baselines to compare the pruned networks with."""
 

@@ -25,7 +25,7 @@ from fieldray_adapt.recipes.shared import (
     pack_id_problem,
     with_local_copy_folders,
 )
-from fieldray_adapt.recipes.tables import Key, ValidityRules, key, resolve_paths, table
+from fieldray_adapt.recipes.tables import Key, ValidityRules, key, recipe_table, resolve_paths
 from fieldray_adapt.training.engine_interface import EngineName, Precision
 
 NO_STARTING_WEIGHTS: Final = "none"
@@ -54,7 +54,7 @@ INPUT_TABLE_KEYS: Final = {
 """The descriptions of the recipe keys in the table `input`, whose class `InputSpec` is in another package."""
 
 
-@table
+@recipe_table
 class ClassNames:
     """The names that the user sees for images above and below the uncertain zone."""
 
@@ -67,7 +67,7 @@ class ClassNames:
         return [(False, *problem)] if problem else []
 
 
-@table
+@recipe_table
 class PackTexts:
     """Texts about a pack, for the pack's manifest and model card."""
 
@@ -120,7 +120,7 @@ class PackTexts:
         return HeaderRules(views=self.accepted_views, ages_years=self.accepted_ages_years)
 
 
-@table
+@recipe_table
 class NetworkChoice:
     """The network to train, and its initial weights."""
 
@@ -177,7 +177,7 @@ class NetworkChoice:
         return self.kind in ("resnet50", "resnet34")
 
 
-@table
+@recipe_table
 class ClassifierTraining:
     """Settings of a classifier's training with AdamW, warm-up, cosine decay and averaged weights."""
 
@@ -244,7 +244,7 @@ class ClassifierTraining:
     threads: int = key("Number of CPU threads. 0: the framework chooses the number.", default=0, low=0)
 
 
-@table
+@recipe_table
 class OperatingPointChoice:
     """The rule by which an operating point is chosen on validation images: threshold and uncertain zone."""
 
@@ -287,7 +287,7 @@ def _the_test_part() -> Mapping[str, str]:
     return found
 
 
-@table
+@recipe_table
 class Evaluation:
     """Settings of a classifier's evaluation: operating points, and the out-of-distribution (OOD) check."""
 
@@ -347,7 +347,7 @@ PackInput = Annotated[
 PatientSplit = Annotated[Split, Key("Split of the patients into training, validation and test.")]
 
 
-@table
+@recipe_table
 class PackRecipe:
     """The keys that all kinds of recipes for packs have."""
 
@@ -362,7 +362,7 @@ class PackRecipe:
     input: PackInput = field(default_factory=lambda: InputSpec(height=224, width=224))
 
 
-@table
+@recipe_table
 class ClassifierRecipe(PackRecipe):
     """The recipe of a classifier's pack: the keys for data, network, training, evaluation and pack."""
 

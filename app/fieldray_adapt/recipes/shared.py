@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar, cast
 
 from fieldray.packs.look_alikes import is_visible_text
-from fieldray_adapt.recipes.tables import Key, ValidityRules, key, table
+from fieldray_adapt.recipes.tables import Key, ValidityRules, key, recipe_table
 
 T = TypeVar("T")
 _LANGUAGE: Final = re.compile(
@@ -101,7 +101,7 @@ UncertainRule = Literal["positive", "negative", "unknown", "drop"]
 SplitName = Literal["training", "validation", "test", "none"]
 
 
-@table
+@recipe_table
 class LabelRule:
     """A label of the network, and the classes of the data from which the label of an image follows.
 
@@ -151,7 +151,7 @@ class LabelRule:
         )
 
 
-@table
+@recipe_table
 class Source:
     """A source of labelled images: a table or a folder, and how the images are used."""
 
@@ -225,7 +225,7 @@ class Source:
         return ((self.layout != "chexpert" or self.uncertain is not None, "uncertain", wanted),)
 
 
-@table
+@recipe_table
 class Split:
     """The division of the patients into the parts training, validation and test."""
 
@@ -260,7 +260,7 @@ class Split:
         )
 
 
-@table
+@recipe_table
 class ProfileChoice:
     """Settings of a profile, which measures the time of a training step by batch size and image size."""
 

@@ -112,7 +112,7 @@ A condition is a triple: whether the condition is fulfilled, the name of the wro
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(key, field))
-def table(kind: TableClass) -> TableClass:
+def recipe_table(kind: TableClass) -> TableClass:
     """Make a class a table of a recipe: a frozen dataclass that checks the values of each new instance.
 
     First, empty keys get the values that a method `defaults` returns, if the class has this method. Then the range of
@@ -135,7 +135,7 @@ def _settle(parsed: Any) -> None:
         require_fulfilled_rules(*rules())
 
 
-PRINTED_PATH_KEYS: Final = ("run", "results", "signing_key", "packs_folder")
+RESOLVED_PATH_KEYS: Final = ("run", "results", "signing_key", "packs_folder")
 """Keys whose paths are printed, stored and copied. These paths are resolved, so that they contain no `..`."""
 
 
@@ -152,7 +152,7 @@ def resolve_paths(parsed: T, base: Path) -> T:
         before = getattr(parsed, name)
         after = _resolved(before, base)
         changes |= (
-            {name: after.resolve() if name in PRINTED_PATH_KEYS and after else after} if after is not before else {}
+            {name: after.resolve() if name in RESOLVED_PATH_KEYS and after else after} if after is not before else {}
         )
     return replace(typing.cast("Any", parsed), **changes) if changes else parsed
 

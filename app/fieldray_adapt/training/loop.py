@@ -34,7 +34,7 @@ from fieldray.reasons import reason
 from fieldray.typed_json import parse_json
 from fieldray_adapt.files import digest, open_arrays, save_arrays, to_builtins
 from fieldray_adapt.networks.specification import Specification, Weights
-from fieldray_adapt.recipes.tables import key, table
+from fieldray_adapt.recipes.tables import key, recipe_table
 from fieldray_adapt.training.engine_choice import open_engine, uses_torch
 from fieldray_adapt.training.engine_interface import Batch, Checkpointable, Engine, EngineName, EngineSettings
 
@@ -360,7 +360,7 @@ class LabelledImages:
         return LabelledImages(self.images[start:stop], self.targets[start:stop])
 
 
-@table
+@recipe_table
 class Effort:
     """The duration and the learning rate of a training on images in memory."""
 

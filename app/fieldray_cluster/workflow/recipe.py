@@ -32,9 +32,9 @@ from fieldray_adapt.recipes.tables import (
     ValidityRules,
     key,
     parse_table,
+    recipe_table,
     recipe_template,
     resolve_paths,
-    table,
 )
 
 # ---- parameters and their samples
@@ -201,7 +201,7 @@ def _command_problem(text: str) -> str | None:
     return "must begin with the name of a program" if PLACEHOLDER_PATTERN.search(words[0]) else None
 
 
-@table
+@recipe_table
 class RetryPolicy:
     """The rules by which tasks of an experiment, or trials of a sweep, are repeated after a failure."""
 
@@ -219,7 +219,7 @@ class RetryPolicy:
     )
 
 
-@table
+@recipe_table
 class Experiment(RetryPolicy):
     """A command with placeholders, and the values of its parameters. Each sample of values is a task."""
 
@@ -262,7 +262,7 @@ class Experiment(RetryPolicy):
         return self.samples or count_combinations(self.parameters)
 
 
-@table
+@recipe_table
 class TrialPruning:
     """Settings for stopping poor trials early.
 
@@ -273,7 +273,7 @@ class TrialPruning:
     epochs: int = key("Number of epochs before which no trial is stopped.", default=1, low=0)
 
 
-@table
+@recipe_table
 class Sweep(RetryPolicy):
     """A search for the best values of a recipe of `fieldray adapt`."""
 
@@ -298,7 +298,7 @@ class Sweep(RetryPolicy):
         yield any(not known.is_constant for known in self.keys.values()), "keys", "must have a list or a range"
 
 
-@table
+@recipe_table
 class Cluster:
     """The cluster, or the processes of this computer, on which the tasks of a workflow run."""
 
@@ -313,7 +313,7 @@ class Cluster:
     preemptible: bool = key("Whether machines of the cluster may be taken away at any moment.", default=False)
 
 
-@table
+@recipe_table
 class Workflow:
     """The recipe of a workflow: experiments or a sweep, and the cluster on which the tasks run."""
 
