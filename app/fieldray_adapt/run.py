@@ -43,7 +43,7 @@ StepFacts = Mapping[str, object]
 """Results that a step reports to the user, by name. The values are JSON values and are stored in status.json."""
 
 LOCK_FILE_NAME: Final = "run.lock"
-HISTORY_FILE_NAME: Final = "history.json"
+EPOCH_HISTORY_FILE_NAME: Final = "history.json"
 """The name of the file with the figures of each epoch, in the folder of a training."""
 
 
@@ -78,7 +78,7 @@ def _holder() -> str:
 
 
 STATUS_FILE_NAME: Final = "status.json"
-RECIPE_TEXT_NAME: Final = "recipe.toml"
+RECIPE_COPY_FILE_NAME: Final = "recipe.toml"
 
 Progress = Callable[[str, int, int], None]
 """A function that is called with the name of the work, the number of finished parts, and the number of all parts."""
@@ -192,11 +192,11 @@ def append_epoch(folder: Path, row: EpochFigures) -> None:
     Existing rows for this epoch and for later epochs, which an earlier training wrote, are removed.
     """
     try:
-        before = parse_json((folder / HISTORY_FILE_NAME).read_bytes(), list[EpochFigures])
+        before = parse_json((folder / EPOCH_HISTORY_FILE_NAME).read_bytes(), list[EpochFigures])
     except (OSError, ValueError):
         before = []
     kept = [known for known in before if known.epoch < row.epoch]
-    write_atomically(folder / HISTORY_FILE_NAME, json_bytes([*kept, row]))
+    write_atomically(folder / EPOCH_HISTORY_FILE_NAME, json_bytes([*kept, row]))
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -273,7 +273,7 @@ class Run:
         document = json.loads(json_bytes(asdict(self.recipe)))
         write_atomically(self.recipe.run / "recipe.json", json_bytes(document))
         if self.recipe_text:
-            write_atomically(self.recipe.run / RECIPE_TEXT_NAME, self.recipe_text.encode())
+            write_atomically(self.recipe.run / RECIPE_COPY_FILE_NAME, self.recipe_text.encode())
         before = ""
         for step in steps:
             parts = {name: document[name] for name in step.recipe_keys}

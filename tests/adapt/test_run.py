@@ -24,7 +24,7 @@ from fieldray_adapt.files import remove_on_failure, to_builtins
 from fieldray_adapt.networks.specification import load_weights
 from fieldray_adapt.pack.writing import is_pack_unchanged, written_pack_facts
 from fieldray_adapt.run import (
-    HISTORY_FILE_NAME,
+    EPOCH_HISTORY_FILE_NAME,
     LOCK_FILE_NAME,
     SPLIT_FILE_NAME,
     STATUS_FILE_NAME,
@@ -189,7 +189,7 @@ def test_a_damaged_specification_and_damaged_digests_are_named(tmp_path: Path) -
 
 def test_the_history_of_a_training_grows_with_its_epochs(tmp_path: Path) -> None:
     def known() -> list[float]:
-        return [row["loss"] for row in json.loads((tmp_path / HISTORY_FILE_NAME).read_text())]
+        return [row["loss"] for row in json.loads((tmp_path / EPOCH_HISTORY_FILE_NAME).read_text())]
 
     def keep(epoch: int, loss: float) -> None:
         append_epoch(tmp_path, EpochFigures(epoch=epoch, epochs=2, loss=loss))
@@ -201,7 +201,7 @@ def test_the_history_of_a_training_grows_with_its_epochs(tmp_path: Path) -> None
     assert known() == [3.0, 2.5]
     keep(1, 4.0)  # a different training
     assert known() == [4.0]
-    (tmp_path / HISTORY_FILE_NAME).write_text("[")
+    (tmp_path / EPOCH_HISTORY_FILE_NAME).write_text("[")
     keep(1, 5.0)
     assert known() == [5.0]
 

@@ -32,7 +32,7 @@ from fieldray_adapt.reports.page import (
     facts_table,
     write_run_page,
 )
-from fieldray_adapt.run import HISTORY_FILE_NAME, Run, Step, StepFacts
+from fieldray_adapt.run import EPOCH_HISTORY_FILE_NAME, Run, Step, StepFacts
 from fieldray_adapt.training.loop import EpochFigures
 from fieldray_adapt.training.steps import read_converted_file
 
@@ -56,7 +56,7 @@ def mask_fit_row(name: str, fits: SourceMaskFits) -> list[str]:
 def report_step(run: Run) -> StepFacts:
     """Write report.html: training figures, fit of the masks, and pictures of the best, median and worst masks."""
     metrics = run.read_step_json("evaluate", "metrics.json", LungFigures)
-    history, recipe = run.read_step_json("train", HISTORY_FILE_NAME, list[EpochFigures]), lung_recipe_of(run)
+    history, recipe = run.read_step_json("train", EPOCH_HISTORY_FILE_NAME, list[EpochFigures]), lung_recipe_of(run)
     curves = [[str(row.epoch), str(row.side), f"{row.loss:.4f}", *_dice_cells(row)] for row in history]
     masks = [
         Table(rows=[mask_fit_row(*item) for item in found.items()], column_names=MASK_FIT_COLUMNS, caption=name)

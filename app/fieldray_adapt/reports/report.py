@@ -42,7 +42,7 @@ from fieldray_adapt.reports.page import (
     training_curves_svg,
     write_run_page,
 )
-from fieldray_adapt.run import HISTORY_FILE_NAME, RECIPE_TEXT_NAME, Run, Step, StepFacts, StepStatus
+from fieldray_adapt.run import EPOCH_HISTORY_FILE_NAME, RECIPE_COPY_FILE_NAME, Run, Step, StepFacts, StepStatus
 from fieldray_adapt.training.loop import EpochFigures
 from fieldray_adapt.training.profile import PROFILE_FILE_NAME, Profile, profile_report_parts
 from fieldray_adapt.training.steps import run_converted_file
@@ -74,7 +74,7 @@ def report_step(run: Run) -> StepFacts:
     """
     results = run.read_step_json("evaluate", "metrics.json", ClassifierFigures)
     names = [label.meaning["en"] for label in run.recipe.labels]
-    curves = training_curves_svg(run.read_step_json("train", HISTORY_FILE_NAME, list[EpochFigures]), labels=names)
+    curves = training_curves_svg(run.read_step_json("train", EPOCH_HISTORY_FILE_NAME, list[EpochFigures]), labels=names)
     caption = "Loss on the training images, and area under the ROC curve (AUC) on the validation images, per epoch."
     sections = [
         Section(title="Steps", parts=[_steps(run)]),
@@ -266,7 +266,7 @@ def _examples(run: Run) -> list[ReportPart]:
 
 
 def _recipe(run: Run) -> list[ReportPart]:
-    path = run.recipe.run / RECIPE_TEXT_NAME
+    path = run.recipe.run / RECIPE_COPY_FILE_NAME
     return [CodeBlock(path.read_text(encoding="utf-8"))] if path.is_file() else []
 
 

@@ -27,7 +27,7 @@ from fieldray.typed_json import parse_json
 from fieldray_adapt.files import write_atomically
 from fieldray_adapt.recipe_actions import recipe_kind_of
 from fieldray_adapt.recipes.tables import Problem, RecipeDocument, RecipeProblems, parse_table
-from fieldray_adapt.run import HISTORY_FILE_NAME
+from fieldray_adapt.run import EPOCH_HISTORY_FILE_NAME
 from fieldray_cluster.worker_registry import path_fingerprint, result_key
 from fieldray_cluster.workflow.recipe import Parameter, ParameterValue, RetryPolicy, Sweep, Workflow, read_workflow
 from fieldray_cluster.workflow.run import TASKS_FOLDER_NAME, LineHandler, WorkflowRun, open_workflow_run
@@ -129,7 +129,7 @@ def read_figures(folder: Path, metric: str) -> EpochValues:
         The name of the figure: a key in the rows of history.json.
     """
     try:
-        rows = parse_json((folder / "run" / "train" / HISTORY_FILE_NAME).read_bytes(), list[dict[str, Any]])
+        rows = parse_json((folder / "run" / "train" / EPOCH_HISTORY_FILE_NAME).read_bytes(), list[dict[str, Any]])
         found = [(int(row["epoch"]), _figure(row.get(metric))) for row in rows]
     except (OSError, *INVALID_MESSAGE_ERRORS):
         return []
