@@ -35,7 +35,7 @@ from fieldray_adapt.training.classifier import (
     TrainingOptions,
     draw_balanced_indices,
     train,
-    train_groups,
+    train_and_average_networks,
 )
 from fieldray_adapt.training.engine_interface import Batch, EngineSettings
 from fieldray_adapt.training.loop import (
@@ -121,7 +121,7 @@ def test_final_weights_contain_the_recipe_s_share_of_starting_weights(tmp_path) 
         engine_name=ENGINE,
         starting_weights_share=0.4,
     )
-    mean, _ = train_groups(
+    mean, _ = train_and_average_networks(
         NETWORK, start, training=images, validation=images, options=options, folder=tmp_path / "mean",
         progress=lambda _: lambda _: None,
     )  # fmt: skip

@@ -25,7 +25,7 @@ from fieldray_adapt.prune.iterations import Iteration, PruningRunFolder
 from fieldray_adapt.prune.loop import prune, smallest_adequate_iteration
 from fieldray_adapt.prune.selection import ChannelScores, KeptChannels, measure_zero_shares
 from fieldray_adapt.run import Progress, Run, Step, StepFacts
-from fieldray_adapt.training.classifier import Samples, TrainingOptions, predict_logits, train_groups
+from fieldray_adapt.training.classifier import Samples, TrainingOptions, predict_logits, train_and_average_networks
 from fieldray_adapt.training.engine_choice import open_engine
 from fieldray_adapt.training.engine_interface import EngineSettings
 from fieldray_adapt.training.keras_engine import layer_output_function
@@ -256,7 +256,7 @@ class ImagePruningTask:
             images_per_epoch=max(images, effort.batch_size),
             seed=seed,
         )
-        trained, _ = train_groups(
+        trained, _ = train_and_average_networks(
             specification,
             weights,
             training=self.training,

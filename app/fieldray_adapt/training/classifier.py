@@ -108,7 +108,7 @@ class Samples:
             lungs=None if self.lungs is None else self.lungs[chosen],
         )
 
-    def classes(self) -> tuple[str, ...]:
+    def class_of_each_image(self) -> tuple[str, ...]:
         """Return the class of each image, for class-balanced sampling: the first known label, and its target."""
         return tuple(_class_of(row) for row in self.targets)
 
@@ -216,7 +216,7 @@ def train(
     )
 
 
-def train_groups(
+def train_and_average_networks(
     specification: Specification,
     weights: Weights,
     *,
@@ -293,7 +293,7 @@ class ClassifierTask:
         samples, schedule, generator = self.training, self.schedule, np.random.default_rng((self.schedule.seed, epoch))
         order = draw_balanced_indices(
             samples.sources,
-            samples.classes(),
+            samples.class_of_each_image(),
             count=schedule.images_per_epoch or len(samples),
             shares=dict(schedule.shares),
             generator=generator,
@@ -372,7 +372,7 @@ def recalibrate_batchnorm(
     generator = np.random.default_rng((schedule.seed, schedule.epochs))
     order = draw_balanced_indices(
         samples.sources,
-        samples.classes(),
+        samples.class_of_each_image(),
         count=_NOTED_BATCHES * schedule.batch_size,
         shares=dict(schedule.shares),
         generator=generator,

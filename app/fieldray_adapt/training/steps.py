@@ -47,7 +47,7 @@ from fieldray_adapt.networks.specification import (
 from fieldray_adapt.prune.selection import select_in_one_shot
 from fieldray_adapt.recipes.classifier import NO_STARTING_WEIGHTS, ClassifierRecipe, ClassifierTraining, NetworkChoice
 from fieldray_adapt.run import Run, Step, StepFacts
-from fieldray_adapt.training.classifier import Samples, Schedule, TrainingOptions, train, train_groups
+from fieldray_adapt.training.classifier import Samples, Schedule, TrainingOptions, train, train_and_average_networks
 from fieldray_adapt.training.engine_interface import EngineSettings
 from fieldray_adapt.training.loop import EpochFigures
 from fieldray_adapt.training.teacher import with_teacher_targets
@@ -120,7 +120,7 @@ def train_recipe(
     start = starting_weights(recipe, specification)
     if recipe.training.teacher_epochs:
         start = _train_on_teacher(run, start, training=training, validation=validation, folder=folder / "teacher")
-    return train_groups(
+    return train_and_average_networks(
         specification,
         start,
         training=training_samples(run, training),

@@ -341,7 +341,7 @@ class _ClassifierReplica(Replica):
             shares, generator = dict(schedule.shares), np.random.default_rng((schedule.seed, epoch))
             count = schedule.images_per_epoch or len(samples)
             drawn = draw_balanced_indices(
-                samples.sources, samples.classes(), count=count, shares=shares, generator=generator
+                samples.sources, samples.class_of_each_image(), count=count, shares=shares, generator=generator
             )
             self._order = (epoch, drawn)
         size = schedule.batch_size
