@@ -13,7 +13,7 @@ import pytest
 from fieldray_adapt.networks.architectures import NETWORKS, mobilenet, resnet50, squeezenet, vgg16_dense
 from fieldray_adapt.networks.specification import Specification, initial_weights
 from fieldray_adapt.training.engine_choice import open_engine
-from fieldray_adapt.training.engine_interface import Engine, EngineSettings, averaging_matrix
+from fieldray_adapt.training.engine_interface import Engine, EngineSettings, section_mean_matrix
 from fieldray_adapt.training.loop import seed_dropout
 from fieldray_adapt.training.profile import ProfileRow, profile_network, propose_batch_size, time_iterations
 from tiny_recipe import RECIPE, adapted
@@ -125,8 +125,8 @@ def test_evidence_outside_lungs_is_penalised_for_masks_of_any_size(name: str, si
 
 def test_averages_of_sections_are_exact_for_any_two_sizes() -> None:
     expected = [[0.4, 0.4, 0.2, 0, 0], [0, 0, 0.2, 0.4, 0.4]]
-    np.testing.assert_allclose(averaging_matrix(5, 2), expected, atol=1e-7)
-    np.testing.assert_array_equal(averaging_matrix(2, 4), [[1, 0], [1, 0], [0, 1], [0, 1]])
+    np.testing.assert_allclose(section_mean_matrix(5, 2), expected, atol=1e-7)
+    np.testing.assert_array_equal(section_mean_matrix(2, 4), [[1, 0], [1, 0], [0, 1], [0, 1]])
 
 
 @pytest.mark.parametrize("name", ENGINES)

@@ -45,7 +45,7 @@ from fieldray_adapt.recipes.shared import LabelRule, Source
 from fieldray_adapt.recipes.tables import Problem, ValueLocation
 from fieldray_adapt.run import SPLIT_FILE_NAME, Run, Step, StepFacts
 from fieldray_adapt.training.classifier import Samples
-from fieldray_adapt.training.engine_interface import averaging_matrix
+from fieldray_adapt.training.engine_interface import section_mean_matrix
 
 _THUMBNAIL_SIDE: Final = 32
 _MIN_COPY_CORRELATION: Final = 0.998
@@ -152,8 +152,8 @@ def _nearly_equal_pairs(images: NDArray[np.uint8]) -> tuple[tuple[int, int], ...
 
 def thumbnails(images: NDArray[np.uint8], *, side: int) -> NDArray[np.float64]:
     """Return side x side mean values of the first channel of images (n, rows, columns, channels), as (n, side²)."""
-    rows = averaging_matrix(images.shape[1], side)
-    columns = averaging_matrix(images.shape[2], side)
+    rows = section_mean_matrix(images.shape[1], side)
+    columns = section_mean_matrix(images.shape[2], side)
     small = [rows @ image[:, :, 0] @ columns.T for image in images]
     flat: NDArray[np.float64] = np.stack(small).reshape(len(images), -1)
     return flat

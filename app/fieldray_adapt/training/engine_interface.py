@@ -95,7 +95,7 @@ BATCH_NORM_STATISTIC_SUFFIXES: Final = ("/mean", "/variance")
 """The ends of the names of batch-normalisation statistics, which are measured and not trained by gradient."""
 
 
-def averaging_matrix(size: int, count: int) -> NDArray[np.float64]:
+def section_mean_matrix(size: int, count: int) -> NDArray[np.float64]:
     """Return a matrix (count, size) float64 that averages a line of `size` values into `count` equal sections.
 
     A value on the border of two sections counts in both, in proportion. So the averages are exact for any two sizes.

@@ -15,7 +15,7 @@ from fieldray_adapt.training.engine_interface import (
     BATCH_NORM_STATISTIC_SUFFIXES,
     Batch,
     EngineSettings,
-    averaging_matrix,
+    section_mean_matrix,
 )
 
 _NORMALISED_PARTS = ("gamma", "beta", "mean", "variance")
@@ -292,7 +292,7 @@ def _outside(settings: EngineSettings) -> Any:
 
     def outside(lungs: Any, maps: Any) -> Any:
         values, (rows, columns) = ops.cast(maps, "float32"), maps.shape[1:3]
-        matrices = averaging_matrix(lungs.shape[1], rows), averaging_matrix(lungs.shape[2], columns)
+        matrices = section_mean_matrix(lungs.shape[1], rows), section_mean_matrix(lungs.shape[2], columns)
         down, across = (ops.convert_to_tensor(matrix, "float32") for matrix in matrices)
         shares = ops.einsum("rh,bhwc,sw->brsc", down, ops.cast(lungs, "float32"), across)
         return ops.sum(ops.mean(ops.relu(values) * (1 - shares), (0, 1, 2)) * weights)

@@ -16,7 +16,7 @@ from fieldray_adapt.training.engine_interface import (
     BATCH_NORM_STATISTIC_SUFFIXES,
     Batch,
     EngineSettings,
-    averaging_matrix,
+    section_mean_matrix,
 )
 
 _MOMENTUM: Final = 0.1
@@ -138,7 +138,7 @@ class TorchEngine:
         return values[self._specification.outputs["logits"]].float()
 
     def _outside(self, maps: torch.Tensor, lungs: Batch) -> torch.Tensor:
-        down, across = map(averaging_matrix, lungs.shape[1:], maps.shape[2:])
+        down, across = map(section_mean_matrix, lungs.shape[1:], maps.shape[2:])
         shares = torch.from_numpy((down @ lungs @ across.T).astype(np.float32)).to(self._device)[:, None]
         weights = torch.tensor(self._settings.outside_weights, device=self._device)
         return ((functional.relu(maps) * (1 - shares)).mean((0, 2, 3)) * weights).sum()
