@@ -34,7 +34,7 @@ from fieldray_adapt.training.loop import (
     Progress,
     TrainingState,
     cosine_learning_rate,
-    sparse_averaging_weight,
+    fourth_step_averaging_weight,
     train_epochs,
 )
 from fieldray_adapt.training.steps import trainer_facts
@@ -128,7 +128,7 @@ class StageTask:
 
     def averaging_weight(self, step_count: int) -> float:
         """Return the factor (0..1) of the current weights in the running mean (see `TrainingTask.averaging_weight`)."""
-        return sparse_averaging_weight(step_count)
+        return fourth_step_averaging_weight(step_count)
 
     def validate(self, averaged_weights: Weights, figures: EpochFigures) -> EpochFigures:
         """Measure the averaged weights on the validation images, and store a picture of some images.

@@ -299,7 +299,7 @@ def _average(average: Weights, current: Weights, *, share: np.float32) -> None:
         np.add(mean, share * (current[name] - mean), out=mean)
 
 
-def sparse_averaging_weight(step_count: int) -> float:
+def fourth_step_averaging_weight(step_count: int) -> float:
     """Return the factor (0..1) of the current weights in a running mean to which every fourth step is added.
 
     `step_count` is the number of steps until now. For every fourth step, the factor falls from 0.9 to 0.02 during the
