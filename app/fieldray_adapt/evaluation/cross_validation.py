@@ -43,7 +43,7 @@ from fieldray_adapt.training.steps import (
     convert_network,
     recipe_specification,
     train_recipe,
-    training_start_digest,
+    training_files_digest,
 )
 
 CROSS_VALIDATION_FILE_NAME: Final = "cross.json"
@@ -235,5 +235,5 @@ CROSS_VALIDATION_STEP: Final = Step(
         *("input", "lungs", "network", "labels", "data", "split", "training", "augmentation", "prune"),
         "calibration_images",
     ),
-    outside_inputs_digest=lambda run: training_start_digest(run.recipe.network, run.recipe.training),
+    outside_inputs_digest=lambda run: training_files_digest(run.recipe.network, run.recipe.training),
 )

@@ -29,7 +29,7 @@ from fieldray_adapt.networks.edgetpu import describe_placement, read_placement
 from fieldray_adapt.networks.specification import Specification, multiply_add_count, parameter_count
 from fieldray_adapt.prune.tasks import PrunedNetwork
 from fieldray_adapt.recipes.classifier import NO_STARTING_WEIGHTS, ClassifierRecipe, PackTexts
-from fieldray_adapt.training.steps import full_width_network
+from fieldray_adapt.training.steps import full_width_specification
 
 _CLOSE: Final = 0.05
 _SHORTCUT_AUC: Final = 0.65
@@ -207,7 +207,7 @@ def model_card(
         cross=cross_validation,
         pruned=pruned,
         start="" if recipe.network.weights == NO_STARTING_WEIGHTS else Path(recipe.network.weights).name,
-        whole=parameter_count(full_width_network(recipe)),
+        whole=parameter_count(full_width_specification(recipe)),
         measured=label_section,
     )
 

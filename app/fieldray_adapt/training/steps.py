@@ -197,7 +197,7 @@ def recipe_specification(recipe: ClassifierRecipe) -> Specification:
 
     Raises UsageProblem (`recipe_key`) for invalid numbers of channels.
     """
-    choice, whole = recipe.network, full_width_network(recipe)
+    choice, whole = recipe.network, full_width_specification(recipe)
     if Path(choice.weights).is_dir():
         known = _network_of_pack(recipe)
         return known.with_channels(
@@ -215,7 +215,7 @@ def recipe_specification(recipe: ClassifierRecipe) -> Specification:
     return scaled.with_channels(choice.channels)
 
 
-def full_width_network(recipe: ClassifierRecipe) -> Specification:
+def full_width_specification(recipe: ClassifierRecipe) -> Specification:
     """Return the specification of the recipe's network with the published number of channels in each layer."""
     choice, spec = recipe.network, recipe.input
     stride = {"last_stride": choice.last_stride} if choice.is_residual else {}
@@ -235,7 +235,7 @@ def _network_of_pack(recipe: ClassifierRecipe) -> Specification:
 
     Raises UsageProblem (`recipe_key`) if the recipe sets numbers of channels, or a width above 1.
     """
-    choice, whole = recipe.network, full_width_network(recipe)
+    choice, whole = recipe.network, full_width_specification(recipe)
     if choice.width > 1 or choice.channels:
         key, detail = "network.channels", "cannot be chosen for a network that starts from a pack"
         if not choice.channels:
@@ -294,7 +294,7 @@ def _weights_of_pack(recipe: ClassifierRecipe) -> Weights:
     return {key: kept[key] for key in copied}
 
 
-def training_start_digest(network: NetworkChoice, training: ClassifierTraining) -> str:
+def training_files_digest(network: NetworkChoice, training: ClassifierTraining) -> str:
     """Return a digest of the files that a training reads: the network's starting weights, the teacher's weights."""
     return digest(starting_weights_digest(network), file_sha256(training.teacher) if training.teacher else "")
 
@@ -330,7 +330,7 @@ TRAIN_STEP: Final = Step(
     name="train",
     perform=train_step,
     recipe_keys=("input", "lungs", "network", "labels", "data", "split", "training", "augmentation"),
-    outside_inputs_digest=lambda run: training_start_digest(run.recipe.network, run.recipe.training),
+    outside_inputs_digest=lambda run: training_files_digest(run.recipe.network, run.recipe.training),
     outputs=(*NETWORK_FILE_NAMES, "history.json"),
 )
 
