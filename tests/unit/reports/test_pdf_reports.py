@@ -226,7 +226,7 @@ def test_missing_parts_of_a_run_are_named_in_the_reports_language() -> None:
     options = ReportOptions(language="uk", names_people=True)
     stored = run_with([], options=options, absent_images=("/b.dcm",), superseded_verdicts=(verdict, verdict))
     assert Wording(stored).run_remarks() == (
-        "1 знімка цього сеансу вже немає на місці. Його результат збережено, але в переліку його більше немає.",
+        "Файлу 1 знімка цього сеансу вже немає. Результат збережено, але в переліку його більше не показано.",
         "2 оцінки лікаря дано щодо результатів, які відтоді змінилися. Ці оцінки є в експорті JSON.",
     )
 
