@@ -36,7 +36,7 @@ class StopRules:
 
 @recipe_table
 class PruneRecipe:
-    """Iterative pruning: a law (see *Laws*) for each of five settings, and the rules by which pruning stops.
+    """Iterative pruning: five settings, each with a law (rule for its value, see *Laws*), and the rules to stop.
 
     A law is a table with one of these sets of keys: { start } constant; { start, step } linear; { start, factor }
     multiplicative; { start, size, loss, time, batch, form } dependent on the context. All laws except the constant law
@@ -53,7 +53,8 @@ class PruneRecipe:
     minimum_channels: AnyPruningLaw = key("Smallest number of channels that a layer keeps.", example={"start": 16})
     stop: StopRules = key("Rules by which pruning stops.")
     batch_sizes: tuple[int, ...] = key(
-        "Batch sizes that are timed after each iteration, for laws with the key batch. By default none.",
+        "Batch sizes that are timed after each iteration, for laws (rules for values) with the key batch. "
+        "By default none.",
         default=(),
         low=1,
     )

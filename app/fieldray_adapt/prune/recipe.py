@@ -51,7 +51,7 @@ class StudyData:
 
 @recipe_table
 class PruningRunRecipe(PruneRecipe):
-    """A pruning run of a study: laws and stop rules, and the network to start from.
+    """A pruning run of a study: five settings, each with a law (see *Laws*), stop rules, and the first network.
 
     The keys batch_size, epochs, learning_rate, cut_off and minimum_channels are laws, as in the table prune of a
     classifier's recipe.
@@ -79,7 +79,7 @@ class BaselineRecipe:
     """A baseline of a pruning study: the original network pruned once and trained once."""
 
     kind: BaselineKind = key(
-        "Which channels are kept: magnitude: those with the largest weights; random: random channels."
+        "Which channels are kept. magnitude: those with the largest weights; random: random channels."
     )
     share: float = key("Share of the channels that each layer keeps.", above=0, high=1, example=0.5)
     training: Effort = key("Training after channels are removed.")
@@ -119,7 +119,7 @@ class StudyRecipe:
     name: str = key("Name of the study.", example="my-study")
     run: Path = key("Folder for all outputs of a run.", default=Path("run"))
     results: Path = key(
-        "Path of the results, a .json file. The report.html is written to that folder.", default=Path("results.json")
+        "Path of the results, a .json file. The file report.html is written beside it.", default=Path("results.json")
     )
     seed: int = key("Seed of all random numbers: initial weights, order of images, validation images.", default=0)
     data: StudyData = key("Images and labels.")

@@ -249,7 +249,9 @@ class OperatingPointChoice:
     """The rule by which an operating point is chosen on validation images: threshold and uncertain zone."""
 
     name: str = key("Name of the operating point in settings and on the command line.", example="balanced")
-    titles: Texts = key("Name of the operating point for people; by default the key name.", default_factory=dict)
+    titles: Texts = key(
+        "Name of the operating point for people; by default made from the value of the key name.", default_factory=dict
+    )
     rule: Literal["balance", "sensitivity"] = key(
         "How the threshold is chosen. balance: for the largest sum of sensitivity and specificity; sensitivity: for at "
         "least the sensitivity in the key sensitivity.",
@@ -265,10 +267,10 @@ class OperatingPointChoice:
         default=False,
     )
     band_catches: float = key(
-        "At least this share of the positive images is not below the uncertain zone.", default=0.98, low=0.5, high=1
+        "At least this share of the positive images is in or above the uncertain zone.", default=0.98, low=0.5, high=1
     )
     band_clears: float = key(
-        "At least this share of the negative images is not above the uncertain zone.", default=0.95, low=0.5, high=1
+        "At least this share of the negative images is in or below the uncertain zone.", default=0.95, low=0.5, high=1
     )
 
     def defaults(self) -> Mapping[str, Any]:
@@ -368,7 +370,8 @@ class ClassifierRecipe(PackRecipe):
 
     kind: Literal["classifier"] = key("The kind of the recipe: a classifier.", default="classifier")
     results: Path | None = key(
-        "Folder for results of cross-validations that you publish. By default the folder of the key run.", default=None
+        "Folder for results of cross-validations that you publish. By default the folder that the key run names.",
+        default=None,
     )
     calibration_images: CalibrationImageCount = 200
     lungs: Path | None = key(

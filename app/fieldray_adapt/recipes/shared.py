@@ -183,7 +183,9 @@ class Source:
         default_factory=dict,
     )
     splits: Mapping[str, SplitName] = key(
-        "Part for each value in the split column. Table rows with other values are not used.", default_factory=dict
+        "For each value in the split column: the use of its table rows (training, validation, test or none). Table "
+        "rows with other values are not used.",
+        default_factory=dict,
     )
     uncertain: UncertainRule | None = key(
         "Layout chexpert: the meaning of the value -1. Needed for this layout.", default=None
@@ -196,7 +198,7 @@ class Source:
     )
     group: str = key(
         "With average_sources: name of the group of sources that train one network. For lung fields: name of the "
-        "hospital that `adapt cross` leaves out. By default the key name.",
+        "hospital that `adapt cross` leaves out. By default the value of the key name.",
         default="",
     )
     share: float = key(
@@ -230,20 +232,23 @@ class Split:
     """The division of the patients into the parts training, validation and test."""
 
     by: Literal["random", "column", "fold"] = key(
-        "How the part of a patient is decided. column: by the split column of the source; fold: by the fold column; "
-        "random: by a hash of patient number and seed, so that new patients do not change the part of other patients.",
+        "What decides whether a patient's images are for training, validation or test. column: the split column of the "
+        "source; fold: the fold column; random: a hash of patient number and seed, so that new patients do not move "
+        "other patients.",
         default="random",
     )
-    validation_folds: tuple[int, ...] = key("With fold: numbers of the folds for validation.", default=())
-    test_folds: tuple[int, ...] = key("With fold: numbers of the folds for the test.", default=())
+    validation_folds: tuple[int, ...] = key("With by = fold: numbers of the folds for validation.", default=())
+    test_folds: tuple[int, ...] = key("With by = fold: numbers of the folds for the test.", default=())
     cross_folds: tuple[int, ...] = key(
         "Numbers of the folds of a cross-validation. A network trained on all other folds scores each fold.", default=()
     )
-    validation_share: float = key("With random: share of the patients for validation.", default=0.15, above=0, high=0.9)
-    test_share: float = key("With random: share of the patients for the test.", default=0.15, above=0, high=0.9)
-    seed: int = key("With random: seed of the hash. Another seed gives another split.", default=0)
+    validation_share: float = key(
+        "With by = random: share of the patients for validation.", default=0.15, above=0, high=0.9
+    )
+    test_share: float = key("With by = random: share of the patients for the test.", default=0.15, above=0, high=0.9)
+    seed: int = key("With by = random: seed of the hash. Another seed gives another split.", default=0)
     table: Path | None = key(
-        "With random: a CSV file that fixes the part of some patients, with the columns patient and part (training, "
+        "With by = random: a CSV file that assigns some patients by hand, with the columns patient and part (training, "
         "validation, test or none). Put patients whose images trained the starting weights in training. A column "
         "patient_sha256 in place of patient hides the numbers. Only for classifiers without cross_folds.",
         default=None,

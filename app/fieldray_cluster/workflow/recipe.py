@@ -205,7 +205,7 @@ def _command_problem(text: str) -> str | None:
 class RetryPolicy:
     """The rules by which tasks of an experiment, or trials of a sweep, are repeated after a failure."""
 
-    workers: int = key("Largest number of tasks at the same time; 0: the number of workers.", default=0, low=0)
+    workers: int = key("Largest number of tasks at the same time; 0: as many as there are workers.", default=0, low=0)
     retries: int = key("How many times a failed command is repeated.", default=0, low=0)
     preemptible: bool | None = key(
         "Whether machines may be taken away at any moment. If true, a task whose worker is lost is repeated without "
