@@ -47,7 +47,8 @@ def audit_report(
         )  # fmt: skip
         cases.append(
             Case(
-                image_key=f"/знімки/{text.replace('/', ' ')}-图{row}.png", row_id=row, patient_key=f"SECRET{min(row, 59)}",
+                image_key=f"/знімки/{text.replace('/', ' ')}-图{row}.png", row_id=row,
+                patient_key=f"SECRET{min(row, 59)}",
                 truth=row % 2 == 1, score=score, category="abnormal" if score >= 0.5 else "normal", header=header,
             )
         )  # fmt: skip

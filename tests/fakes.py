@@ -85,7 +85,7 @@ class FakeReaders:
         values = np.full((1, spec.height, spec.width, spec.channels), grey, np.uint8)
         return AnalysisResult(facts=replace(facts, input_to_image=PIXEL_MAP), input_values=values, stage="inference")
 
-    def load_as_group(self, models: Sequence[Model]) -> None:
+    def register_model_group(self, models: Sequence[Model]) -> None:
         """Nothing is loaded."""
 
     def analyse_for_models(

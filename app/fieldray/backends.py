@@ -19,13 +19,13 @@ AUTOMATIC_DEVICE: Final = "auto"
 class BackendEntry:
     """One row of the table: a device that can run a model.
 
-    name                   name of the device for `--device`, in the settings and in stored results
-    title                  name of the device for a person, in English; translated when it is shown
-    file_roles             roles of the pack's files that the device can run, the preferred role first
-    backend_kind_function  "module:function" that makes the device's `BackendKind`; imported when an engine is made
-    computes_on_cpu        whether the device computes on the CPU, as the worker processes do
-    clock_setting_key      key of the setting for the clock speed, whose value "max" is the highest speed; "" if the
-                           speed is fixed
+    name                        name of the device for `--device`, in the settings and in stored results
+    title                       name of the device for a person, in English; translated when it is shown
+    file_roles                  roles of the pack's files that the device can run, the preferred role first
+    backend_kind_function_path  "module:function" that makes the device's `BackendKind`; imported when an engine is made
+    computes_on_cpu             whether the device computes on the CPU, as the worker processes do
+    clock_speed_setting_key     key of the setting for the clock speed, whose value "max" is the highest speed; "" if
+                                the speed is fixed
     """
 
     name: str

@@ -29,9 +29,9 @@ Value = str | int | float | bool
 class SettingRow:
     """One setting, as a row of the table.
 
-    allowed    the allowed texts, or a function that returns them; empty for any text
-    low, high  the limits of a number
-    label      the text in the dialog
+    allowed               the allowed texts, or a function that returns them; empty for any text
+    min_value, max_value  the limits of a number
+    label                 the text in the dialog
     """
 
     key: str
@@ -78,10 +78,12 @@ SETTING_ROWS: Final[tuple[SettingRow, ...]] = (
         default="accelerator", allowed=("accelerator", "fastest", "both")),
     SettingRow(key="edgetpu_clock", label="Clock speed of the Edge TPU (highest: risk of skin burns)",
         default="std", allowed=("std", "max")),
-    SettingRow(key="decoders", label="Files read at the same time (0: one per CPU core)", default=0, min_value=0, max_value=64),
-    SettingRow(key="decode_timeout_s", label="Time limit for reading one file, seconds", default=60, min_value=5, max_value=600),
-    SettingRow(key="decode_memory_mb", label="Memory limit for reading one file, megabytes", default=2048, min_value=512,
-        max_value=16384),
+    SettingRow(key="decoders", label="Files read at the same time (0: one per CPU core)", default=0,
+        min_value=0, max_value=64),
+    SettingRow(key="decode_timeout_s", label="Time limit for reading one file, seconds", default=60,
+        min_value=5, max_value=600),
+    SettingRow(key="decode_memory_mb", label="Memory limit for reading one file, megabytes", default=2048,
+        min_value=512, max_value=16384),
     SettingRow(key="keep_previews", label="Keep a small preview of each image with its result", default=True),
     SettingRow(key="verify_files", label="Verify full file contents when a run resumes (slower)", default=False),
     SettingRow(key="pack", label="Default pack", default="", is_in_dialog=False),

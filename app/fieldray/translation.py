@@ -1,8 +1,9 @@
 """Texts in a person's language. English texts are the keys (msgids) of gettext catalogues.
 
 A language is one file, `translations/<code>/LC_MESSAGES/fieldray.mo`, of the program or in the user's data folder
-(`paths.catalogue_paths`). No module names a language: settings, window and installer list the catalogues. A text that
-a catalogue lacks is shown in English. `make translations` collects the texts, updates the .po files and compiles them.
+(`paths.translation_catalogue_paths`). No module names a language: settings, window and installer list the catalogues. A
+text that a catalogue lacks is shown in English. `make translations` collects the texts, updates the .po files and
+compiles them.
 """
 
 from __future__ import annotations

@@ -90,14 +90,14 @@ class RecipeKind:
     steps_by_name
         A function that returns the steps to run for each name that the user can enter, such as "train". The name "run"
         stands for all steps.
-    find_run_problems
+    find_run_blocking_problems
         A function that returns only the problems that stop a run. None if every problem of `find_problems` stops a run.
-    run_without_steps
+    run_recipe_without_steps
         A function that runs a recipe without steps. Its arguments are the recipe, the name of the step, `say` and
         `progress`.
-    has_credits
+    has_credits_file
         Whether a new recipe comes with a file for credits and licences.
-    can_divide_training
+    can_train_in_many_processes
         Whether several processes can train the network together.
     """
 
@@ -173,7 +173,7 @@ def image_copy_folders(document: RecipeDocument) -> dict[str, Path]:
     """Return the folders for local copies of images that lie on servers, by the address of the images."""
     recipe = document.parse_as(recipe_kind_of(document).recipe_class)
     run = with_absolute_paths(recipe, document.path).run
-    addresses = (address for source in getattr(recipe, "all_sources", ()) for address in source.addresses)
+    addresses = (address for source in getattr(recipe, "all_sources", ()) for address in source.server_addresses)
     return {address: local_copy_folder(address, run_folder=run) for address in addresses}
 
 

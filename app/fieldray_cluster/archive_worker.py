@@ -354,7 +354,7 @@ class PieceSpec:
     file_contents
         The content of each file by path, or the reason why the file could not be read. None if workers read the files
         from their own computer.
-    object_states
+    server_object_states
         For images on a server: the state (size and tag) of each object at the time of listing. None for files.
     """
 

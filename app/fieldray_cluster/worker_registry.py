@@ -391,9 +391,9 @@ def _unfit(node: str, why: Reason) -> IncompatibleNodes:
 class ArchivePiece:
     """A piece of an archive: the images with the indices from `start` to `stop` - 1.
 
-    `worker_death_count` is the number of workers that died while screening the piece. `image_counts_before_death` has each
-    node of these workers, with the number of images that the node had screened before its first worker died on this
-    piece.
+    `worker_death_count` is the number of workers that died while screening the piece. `image_counts_before_death` has
+    each node of these workers, with the number of images that the node had screened before its first worker died on
+    this piece.
     """
 
     start: int

@@ -219,7 +219,7 @@ from fieldray_cluster.object_server import ObjectServer
 from fieldray_cluster.objects import list_images_on_server
 with open_workers(Settings(), 1) as readers:
     server = ObjectServer("s3://box/in")
-    find = {"list_members": readers.zip_members, "find_images": readers.identify_object}
+    find = {"list_members": readers.zip_members, "find_images": readers.identify_server_file}
     for ref, _ in list_images_on_server(server, Path(), **find):
         print(ref.path.name, ref.kind, ref.header.rows, ref.problem and ref.problem.code)
 print("pydicom" in sys.modules)

@@ -235,7 +235,7 @@ def test_a_pack_by_another_signer_of_a_known_name_needs_a_yes(desk: Desk) -> Non
     why = reason("pack_namesake_shipped", pack="made-up", fingerprint=FINGERPRINT)
     desk.rooms.library.problems[FOLDER] = PackProblem(why)
     pack = on_edgetpu(
-        pack_id="made-up", version="9.0.0", fingerprint=FINGERPRINT, problem=why, is_namesake_of_shipped=True
+        pack_id="made-up", version="9.0.0", fingerprint=FINGERPRINT, problem=why, is_namesake_of_shipped_pack=True
     )
     desk.rooms.library.models[FOLDER] = model(pack_id="made-up", version="9.0.0")
     desk.bench.notice_board.post("drive", lambda _: "What became of the drive before")

@@ -66,7 +66,7 @@ def one_pack(path: Path) -> None:
         failed(image_ref("cut.dcm")),
     ]
     with ResultStore(path) as store:
-        store.file_stamp_key()
+        store.stamp_key()
         run_id = store.open_run(ADULTS)
         rows = store.save_all(run_id, first, spec=ADULTS)
         store.finish(run_id)
@@ -106,7 +106,7 @@ def one_pack(path: Path) -> None:
 def several_packs(path: Path) -> None:
     """Write a finished run of two packs, one of three that was killed between two commits, and one of one pack."""
     with ResultStore(path) as store:
-        store.file_stamp_key()
+        store.stamp_key()
         alone = store.open_run(replace(ADULTS, paths=("/alone",)))
         store.save(alone, image("alone.dcm", "a1", 0.8), spec=ADULTS)
         store.finish(alone)

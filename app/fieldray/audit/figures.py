@@ -434,7 +434,7 @@ def _age_group(years: float | None) -> str:
 
 
 def split_into_subgroups(cases: Sequence[Case], rule: CountingRule) -> Iterator[tuple[str, str, list[Case]]]:
-    """Yield each subgroup that has at least `MIN_GROUP_UNITS` scored units with the condition, and as many without.
+    """Yield each subgroup that has at least `MIN_SUBGROUP_UNITS` scored units with the condition, and as many without.
 
     Each item is (attribute, value, units of the subgroup), for example ("sex", "F", units).
     """

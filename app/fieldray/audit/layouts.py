@@ -52,12 +52,12 @@ class LabelRow:
 class LabelLayout:
     """The layout of a table of labels, with the function that reads a row.
 
-    read_row             takes a line number and the cells of the row by column name. Returns None for a row without a
-                         frontal image. Raises ValueError for a cell with unknown content
-    has_several_classes  whether an image may have several classes. Every class except *no finding* then counts as a
-                         finding
-    merges_rows          whether an image may have several rows by one reader, such as one row for each box that the
-                         reader drew. The classes of these rows are then merged
+    read_row              takes a line number and the cells of the row by column name. Returns None for a row without a
+                          frontal image. Raises ValueError for a cell with unknown content
+    has_several_classes   whether an image may have several classes. Every class except *no finding* then counts as a
+                          finding
+    merges_rows_of_image  whether an image may have several rows by one reader, such as one row for each box that the
+                          reader drew. The classes of these rows are then merged
     """
 
     read_row: Callable[[int, CellsByColumnName], LabelRow | None]

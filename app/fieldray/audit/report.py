@@ -469,7 +469,7 @@ def threshold_plan(
 ) -> ThresholdPlan | None:
     """Compute the threshold plan of an audit; None if every unit has the condition, or if no unit has the condition.
 
-    points      thresholds to include besides the scores of the units
+    thresholds  thresholds to include besides the scores of the units
     base_point  the operating point whose uncertain zone is moved to each threshold; None for no zone
     prevalence  share with the condition among the patients to be screened, 0..1, exclusive
 

@@ -39,17 +39,17 @@ ALWAYS_REFERRED_CATEGORIES: Final[frozenset[str]] = frozenset(
 class Case:
     """One image of an audit: its reference label, and the pack's result.
 
-    image              the key of the image (`ImageRef.key`)
-    row_id             row of the image in the results database
-    patient            key of the patient: equal for all images of one patient
-    exam               key of the examination: equal for all images of one examination
-    truth              whether the finding is present, by the reference label
-    score              calibrated score, 0..1; None if the image was not suitable or failed
-    category           class of the image by the audited label
-    reason             the reason why the image has no score, or is to be read first; None for every other image
-    is_overridden      whether a person asked the program to rotate the image, or to screen an unsuitable image
-    has_known_patient  whether a table or the header names the patient; if not, each examination counts as a patient
-    identity           identity of the image's bytes (`StoredResult.identity`)
+    image_key             the key of the image (`ImageRef.key`)
+    row_id                row of the image in the results database
+    patient_key           key of the patient: equal for all images of one patient
+    exam_key              key of the examination: equal for all images of one examination
+    truth                 whether the finding is present, by the reference label
+    score                 calibrated score, 0..1; None if the image was not suitable or failed
+    category              class of the image by the audited label
+    reason                the reason why the image has no score, or is to be read first; None for every other image
+    has_refusal_override  whether a person asked the program to rotate the image, or to screen an unsuitable image
+    has_known_patient     whether a table or the header names the patient; if not, each examination counts as a patient
+    image_identity        identity of the image's bytes (`StoredResult.image_identity`)
     """
 
     image_key: str
@@ -165,7 +165,7 @@ def _merged_case(images: Sequence[Case]) -> Case:
         deciding,
         truth=any(case.truth for case in images),
         score=max(scores, default=None),
-        is_overridden=any(case.has_refusal_override for case in images),
+        has_refusal_override=any(case.has_refusal_override for case in images),
     )
 
 

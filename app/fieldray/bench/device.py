@@ -54,7 +54,7 @@ FILE_TO_SCORES_SCOPE: Final = "file to scores"
 class Measurement:
     """The times of one case in one scope under one load, in milliseconds by repetition.
 
-    scope               NETWORK_SCOPE or FILE_SCOPE
+    scope               NETWORK_ONLY_SCOPE or FILE_TO_SCORES_SCOPE
     level               the load made by the benchmark
     joules_and_seconds  (joules, seconds) of the CPU for each repetition, where the system counts energy
     measured_loads      CPU load measured before each repetition, while the program itself was idle
@@ -137,13 +137,13 @@ class EnergyMeter:
 class MeasurementOptions:
     """Options of `measure_cases`: scopes, loads, and how the times are taken.
 
-    scopes          the parts of the work that are timed: NETWORK_SCOPE, FILE_SCOPE or both
-    load_levels     the loads under which images are timed
-    cores           number of processes that make the load, one for each core
-    settle_s        seconds for which each load runs alone, and is measured, before images are timed
-    min_duration_s  minimum time in seconds of a repetition in NETWORK_SCOPE
-    open_workers    function that starts the worker processes that read files
-    energy_meter    counts the energy of the CPU; None for no count
+    scopes              the parts of the work that are timed: NETWORK_ONLY_SCOPE, FILE_TO_SCORES_SCOPE or both
+    load_levels         the loads under which images are timed
+    load_process_count  number of processes that make the load, one for each core
+    load_measurement_s  seconds for which each load runs alone, and is measured, before images are timed
+    min_duration_s      minimum time in seconds of a repetition in NETWORK_ONLY_SCOPE
+    open_workers        function that starts the worker processes that read files
+    energy_meter        counts the energy of the CPU; None for no count
     """
 
     scopes: Sequence[str] = (NETWORK_ONLY_SCOPE, FILE_TO_SCORES_SCOPE)
@@ -208,10 +208,10 @@ def time_case(
 ) -> list[float]:
     """Time `image_count` images of a case one after another, in fresh processes. Returns milliseconds for each image.
 
-    scope           NETWORK_SCOPE: the network alone. FILE_SCOPE: reading, preparing, messages between the processes,
-                    and the network
-    min_duration_s  minimum duration in seconds, for NETWORK_SCOPE only
-    make_workers    function that starts the worker processes that read files, for FILE_SCOPE only
+    scope           NETWORK_ONLY_SCOPE: the network alone. FILE_TO_SCORES_SCOPE: reading, preparing, messages between
+                    the processes, and the network
+    min_duration_s  minimum duration in seconds, for NETWORK_ONLY_SCOPE only
+    make_workers    function that starts the worker processes that read files, for FILE_TO_SCORES_SCOPE only
 
     Raises BackendProblem.
     """

@@ -288,7 +288,7 @@ def _study(of: tuple[Path, str]) -> StoredLoadStudy:
         images = read_images(
             find_images(None, count=MAX_IMAGE_COUNT, synthetic_folder=synthetic_folder), model.manifest.input, decoders
         )
-    options = replace(LOAD_STUDY_OPTIONS, cores=usable_cores())
+    options = replace(LOAD_STUDY_OPTIONS, load_process_count=usable_cores())
     cells = measure_cases(dict.fromkeys(cases, images), _STUDY_EFFORT, notify=notify, options=options)
     store_load_study(
         load_study_report(cells, problems=problems, image_phrase=f"{len(images)} images drawn by the program")

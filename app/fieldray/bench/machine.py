@@ -38,7 +38,7 @@ class MachineFacts:
     """The facts of a computer. Clocks are in MHz (0 if unknown), memory is in MB.
 
     vector_instructions  instruction sets that speed up networks; None if unknown
-    governor             name of the clock control on Linux; empty if the name is unknown or there is no clock control
+    cpu_governor         name of the clock control on Linux; empty if the name is unknown or there is no clock control
     power_plan           name of the power plan on Windows; empty if unknown
     saves_power          whether the system slows the processor down to save power
     threads              number of hardware threads of the processor

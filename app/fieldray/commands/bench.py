@@ -151,7 +151,7 @@ def run_load(options: argparse.Namespace, console: Console) -> int:
 
     model, cores = load_pack_to_measure(options), usable_cores()
     cases = load.load_study_cases(model, cores=cores)
-    under_loads = partial(device.measure_cases, options=replace(load.LOAD_STUDY_OPTIONS, cores=cores))
+    under_loads = partial(device.measure_cases, options=replace(load.LOAD_STUDY_OPTIONS, load_process_count=cores))
     cells, problems, images = _measured(options, console, cases, under_loads)
     report = load.load_study_report(cells, problems=problems, image_phrase=images)
     load.store_load_study(report)

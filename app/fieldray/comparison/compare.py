@@ -80,7 +80,8 @@ class PriorPlacement:
     """A placement of the prior over the current image, with its similarity (NCC: normalised cross-correlation, -1..1).
 
     affine               maps positions of the current image to the prior
-    similarity           NCC around the lungs at this placement, between the two images after `filter_structures`
+    similarity           NCC around the lungs at this placement, between the two images after
+                         `keep_anatomical_structures`
     mirrored_similarity  best NCC with the prior mirrored left to right
     inverted_similarity  best NCC with black and white of the prior swapped
     """
@@ -96,7 +97,7 @@ def find_placement(
 ) -> PriorPlacement:
     """Find the best placement of the prior over the current image by a coarse search.
 
-    prior, current              images as `filter_structures` returns them
+    prior, current              images as `keep_anatomical_structures` returns them
     prior_lungs, current_lungs  lung masks (rows, columns); each must contain a lung pixel
     """
     small, box = (_coarse(prior), _coarse(current)), _box(current_lungs)
@@ -393,7 +394,7 @@ def _relaxed(
 def similarity(
     prior: GreyFloatImage, current: GreyFloatImage, inside: Mask, *, displacement: Displacement | None
 ) -> float:
-    """Return the mean NCC of two images, filtered by `filter_structures`, inside a mask: -1..1; 0 for an empty mask.
+    """Return the mean NCC of two images inside a mask, after `keep_anatomical_structures`: -1..1; 0 for an empty mask.
 
     displacement  the displacement by which the prior is warped first; None for no warping
     """

@@ -226,13 +226,13 @@ class EventBridge(QObject):
 class Services:
     """The services behind the window: session, packs, history, audit and others. Tests pass substitutes.
 
-    are_empty_folders  function that returns whether paths are folders without any file
-    may_lack_ages      function that returns whether paths may contain images without the patient's age
-    check_constancy    function that runs the constancy test of the pack in use
-                       (`pipeline.constancy.run_constancy_test`)
-    read_load_study    function that returns the latest load study of this computer, or None
-    run_load_study     function that runs a load study with the pack in a folder. Its arguments are the folder, the
-                       fingerprint of the signing key, and a function for the progress
+    are_empty_folders         function that returns whether paths are folders without any file
+    may_lack_patient_ages     function that returns whether paths may contain images without the patient's age
+    run_constancy_test        function that runs the constancy test of the pack in use
+                              (`pipeline.constancy.run_constancy_test`)
+    read_computer_load_study  function that returns the latest load study of this computer, or None
+    run_computer_load_study   function that runs a load study with the pack in a folder. Its arguments are the folder,
+                              the fingerprint of the signing key, and a function for the progress
     """
 
     session: Session

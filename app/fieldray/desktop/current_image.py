@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 class CurrentImage(QObject):
     """The image that is open in the window: one result, and the pixels, which are loaded in the background.
 
-    The shown result never changes by itself. If the image gets a newer result, `is_result_replaced` becomes True. Only `show`
-    then opens the newer result. If another image is opened during loading, the pixels of the first image are dropped.
+    The shown result never changes by itself. If the image gets a newer result, `is_result_replaced` becomes True. Only
+    `show` then opens the newer result. If another image is opened during loading, the pixels of the first image are
+    dropped.
 
     is_visible     whether the image is painted, and all keys that were pressed before the painting are handled
     pixels_sha256  SHA-256 of the file content that `pyramid` shows; "" if no pixels are loaded

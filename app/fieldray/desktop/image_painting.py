@@ -464,14 +464,15 @@ _MESH_STEP: Final = 32
 class ImageOverlays:
     """The overlays of the current image that come from its comparison with a prior image.
 
-    aligned_prior     the prior image, aligned to the current image, with the prior image's display windows
-    reduction_factor  reduction factor: one pixel of `aligned_prior` covers `prior_reduction_factor` x `prior_reduction_factor`
-                      pixels of the current image
-    difference        colours of the change, and the region of the current image that they cover
-    alignment_grid    lines of a straight grid on the prior image, aligned to the current image, in pixels of the
-                      current image
-    matched_points    points of the current image that were matched with the prior image and used to align it, in pixels
-    region_centres    middle of each region that differs, the strongest difference first, in pixels
+    aligned_prior           the prior image, aligned to the current image, with the prior image's display windows
+    prior_reduction_factor  reduction factor: one pixel of `aligned_prior` covers `prior_reduction_factor` x
+                            `prior_reduction_factor` pixels of the current image
+    difference              colours of the change, and the region of the current image that they cover
+    alignment_grid          lines of a straight grid on the prior image, aligned to the current image, in pixels of the
+                            current image
+    matched_points          points of the current image that were matched with the prior image and used to align it, in
+                            pixels
+    region_centres          middle of each region that differs, the strongest difference first, in pixels
     """
 
     aligned_prior: ImagePyramid

@@ -57,12 +57,14 @@ class PackInUse:
 class AvailablePacks:
     """The packs that are available at one moment, with the facts needed to choose a pack for images.
 
-    pack_in_use           the pack in use, or None
-    operating_point_name  name of the operating point in use; "" for the pack's first; None if a person chose the point
-    additional_packs      additional packs that screen together with the pack in use
-    ready_packs           packs that can be used without asking a person, the pack in use first
-    is_chosen_by_person   whether a person chose the pack in use, or connected the pack's drive
-    can_choose_pack       whether the search for packs is done, no pack is loading, and no question about a pack is open
+    pack_in_use               the pack in use, or None
+    operating_point_name      name of the operating point in use; "" for the pack's first; None if a person chose the
+                              point
+    additional_packs          additional packs that screen together with the pack in use
+    ready_packs               packs that can be used without asking a person, the pack in use first
+    is_pack_chosen_by_person  whether a person chose the pack in use, or connected the pack's drive
+    can_choose_pack           whether the search for packs is done, no pack is loading, and no question about a pack is
+                              open
     """
 
     pack_in_use: PackInUse | None = None
@@ -89,16 +91,17 @@ class AvailablePacks:
 class ScreeningIntent:
     """A person's wish to screen some paths, with the answers given so far.
 
-    serial_number        serial number from 0; tells apart two intents with the same folder and pack
-    paths                files and folders to screen
-    listed_image_count   number of images in the shown list; 0 if the list belongs to other paths
-    clicked_pack         the pack on whose card a person clicked
-    is_chosen_for_paths  whether the card was clicked after the paths were opened; False for a click before
-    needs_card_click     whether a person must click a pack's card, because the earlier pack was declined or replaced
-    pack                 the pack to use; None until it is known
-    additional_packs     additional packs; `ages_confirmed` holds for these packs and `pack` together
-    ages_confirmed       whether a person confirmed that the patients have the packs' ages; None before the answer
-    watches_folders      whether images that are added to these folders later are screened, too
+    serial_number             serial number from 0; tells apart two intents with the same folder and pack
+    paths                     files and folders to screen
+    listed_image_count        number of images in the shown list; 0 if the list belongs to other paths
+    clicked_pack              the pack on whose card a person clicked
+    is_pack_chosen_for_paths  whether the card was clicked after the paths were opened; False for a click before
+    needs_pack_card_click     whether a person must click a pack's card, because the earlier pack was declined or
+                              replaced
+    pack                      the pack to use; None until it is known
+    additional_packs          additional packs; `ages_confirmed` holds for these packs and `pack` together
+    ages_confirmed            whether a person confirmed that the patients have the packs' ages; None before the answer
+    watches_folders           whether images that are added to these folders later are screened, too
     """
 
     serial_number: int
@@ -147,7 +150,7 @@ class UsePackCommand:
     """The command to put a pack in use.
 
     operating_point_name  name of the operating point; "" for the pack's first operating point
-    is_card_clicked       whether a person has just clicked the pack's card; False for an earlier choice
+    is_pack_card_clicked  whether a person has just clicked the pack's card; False for an earlier choice
     """
 
     candidate: PackCandidate
@@ -304,7 +307,7 @@ class IntentStateMachine:
             self._prepared = candidate
         elif self.question is not None:
             has_said_ages = candidate.problem is None and _ages_of(candidate) is not None
-            self._change(clicked_pack=candidate, is_chosen_for_paths=True, ages_confirmed=has_said_ages or None)
+            self._change(clicked_pack=candidate, is_pack_chosen_for_paths=True, ages_confirmed=has_said_ages or None)
         if self._packs.pack_in_use and self._packs.pack_in_use.is_same_pack(candidate):
             return self._advance()
         self._tried = UsePackCommand(candidate, "", is_pack_card_clicked=True)
@@ -351,7 +354,7 @@ class IntentStateMachine:
         known = chosen if name and chosen else packs.find_ready_pack(name)
         wanted = UsePackCommand(known, point, is_pack_card_clicked=known is chosen) if known else None
         if wanted is None or wanted == self._tried:
-            self._change(clicked_pack=None, is_chosen_for_paths=False, ages_confirmed=None)
+            self._change(clicked_pack=None, is_pack_chosen_for_paths=False, ages_confirmed=None)
             self.question = IntentQuestion("pack", self.intent or intent)
             return ()
         self._tried = wanted

@@ -56,17 +56,21 @@ KEY_BINDINGS: Final[tuple[KeyBinding, ...]] = (
     KeyBinding("previous_study", ("PgUp",), "list", lambda t: t.text("Previous study"), "images"),
     KeyBinding("next_unread", ("U",), "list", lambda t: t.text("Next unread image")),
     KeyBinding("unread", ("Shift+U",), "list", lambda t: t.text("Mark this image as unread, or as read")),
-    KeyBinding("by_patient", ("Y",), "list", lambda t: t.text("Group the images by patient, or sort all images by urgency")),
+    KeyBinding("by_patient", ("Y",), "list",
+        lambda t: t.text("Group the images by patient, or sort all images by urgency")),
     KeyBinding("first_image", ("Home",), "list", lambda t: t.text("First image"), "images"),
     KeyBinding("last_image", ("End",), "list", lambda t: t.text("Last image"), "images"),
     KeyBinding("search", ("Ctrl+F",), "list", lambda t: t.text("Search")),
     KeyBinding("heat_map", ("H",), "view", lambda t: t.text("Show or hide the heat map")),
     KeyBinding("lung_outline", ("O",), "view", lambda t: t.text("Show or hide the outline of the lungs")),
-    KeyBinding("network_view", ("N",), "view", lambda t: t.text("Switch between the image and the model's input (the image, "
+    KeyBinding("network_view", ("N",), "view",
+        lambda t: t.text("Switch between the image and the model's input (the image, "
                                                          "made smaller and cropped)")),
-    KeyBinding("full_screen", ("F11",), "view", lambda t: t.text("Full screen: show only the image, or return to the window")),
+    KeyBinding("full_screen", ("F11",), "view",
+        lambda t: t.text("Full screen: show only the image, or return to the window")),
     KeyBinding("panels", ("F8",), "view", lambda t: t.text("Hide or show the list and the result")),
-    KeyBinding("keep_image", ("C",), "view", lambda t: t.text("Pin this image for comparison with other images, or unpin "
+    KeyBinding("keep_image", ("C",), "view",
+        lambda t: t.text("Pin this image for comparison with other images, or unpin "
                                                        "this image")),
     KeyBinding("link", ("K",), "view", lambda t: t.text("Link or unlink window, level and zoom of two images")),
     KeyBinding("invert", ("I",), "view", lambda t: t.text("Invert black and white")),
@@ -86,11 +90,13 @@ KEY_BINDINGS: Final[tuple[KeyBinding, ...]] = (
     KeyBinding("prior", ("E",), "compare", lambda t: t.text("Compare with the newest prior image, or stop comparing")),
     KeyBinding("next_prior", ("Shift+E",), "compare", lambda t: t.text("Go to the next older prior image")),
     KeyBinding("prior_file", ("Ctrl+E",), "compare", lambda t: t.text("Choose the file of a prior image")),
-    KeyBinding("prior_side_by_side", ("A",), "compare", lambda t: t.text("Show the current and the prior image side by side")),
+    KeyBinding("prior_side_by_side", ("A",), "compare",
+        lambda t: t.text("Show the current and the prior image side by side")),
     KeyBinding("prior_swipe", ("S",), "compare", lambda t: t.text("Swipe: prior image left of a divider, current image "
                                                            "right")),
     KeyBinding("divider_left", ("Alt+Left",), "compare", lambda t: t.text("Swipe: move the divider left"), "reading"),
-    KeyBinding("divider_right", ("Alt+Right",), "compare", lambda t: t.text("Swipe: move the divider right"), "reading"),
+    KeyBinding("divider_right", ("Alt+Right",), "compare",
+        lambda t: t.text("Swipe: move the divider right"), "reading"),
     KeyBinding("prior_blink", ("B",), "compare", lambda t: t.text("Blink: switch between prior and current image")),
     KeyBinding("prior_difference", ("D",), "compare", lambda t: t.text("Show the difference in colours")),
     KeyBinding("prior_mesh", ("X",), "compare", lambda t: t.text("Show or hide the alignment grid, which shows how the "
@@ -99,10 +105,13 @@ KEY_BINDINGS: Final[tuple[KeyBinding, ...]] = (
     KeyBinding("tool_zoom", ("Z",), "tools", lambda t: t.text("Left mouse button: zoom")),
     KeyBinding("tool_pan", ("P",), "tools", lambda t: t.text("Left mouse button: move the image")),
     KeyBinding("tool_measure", ("M",), "tools", lambda t: t.text("Left mouse button: measure a length")),
-    KeyBinding("tool_angle", ("J",), "tools", lambda t: t.text("Left mouse button: measure the angle between two lines")),
-    KeyBinding("tool_ratio", ("T",), "tools", lambda t: t.text("Left mouse button: measure the cardiothoracic ratio with "
+    KeyBinding("tool_angle", ("J",), "tools",
+        lambda t: t.text("Left mouse button: measure the angle between two lines")),
+    KeyBinding("tool_ratio", ("T",), "tools",
+        lambda t: t.text("Left mouse button: measure the cardiothoracic ratio with "
                                                         "two lines")),
-    KeyBinding("tool_region", ("Q",), "tools", lambda t: t.text("Left mouse button: measure the mean value of a region")),
+    KeyBinding("tool_region", ("Q",), "tools",
+        lambda t: t.text("Left mouse button: measure the mean value of a region")),
     KeyBinding("mark", ("Return", "Enter"), "tools", lambda t: t.text("Measure: set a point in the centre of the "
                                                                   "view"), "reading"),
     KeyBinding("magnifier", ("G",), "tools", lambda t: t.text("Show or hide the magnifier")),
@@ -124,7 +133,8 @@ KEY_BINDINGS: Final[tuple[KeyBinding, ...]] = (
     KeyBinding("stop", ("F7",), "program", lambda t: t.text("Stop")),
     KeyBinding("packs", ("Ctrl+P",), "program", lambda t: t.text("Packs")),
     KeyBinding("history", ("Ctrl+Shift+H",), "program", lambda t: t.text("History of runs")),
-    KeyBinding("audit", ("Ctrl+U",), "program", lambda t: t.text("Audit: how good is the pack on the images of this run?")),
+    KeyBinding("audit", ("Ctrl+U",), "program",
+        lambda t: t.text("Audit: how good is the pack on the images of this run?")),
     KeyBinding("status", ("Ctrl+I",), "program", lambda t: t.text("This computer: device, speed and load")),
     KeyBinding("settings", ("Ctrl+,",), "program", lambda t: t.text("Settings")),
     KeyBinding("copy", ("Ctrl+C",), "program", lambda t: t.text("Copy the current view of the image"), "reading"),

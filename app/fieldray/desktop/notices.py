@@ -36,9 +36,9 @@ NoticeLevel = Literal["info", "warning", "error"]
 class NoticeAction:
     """A button on a notice in the window.
 
-    text         function that returns the text of the button in a language
-    command      function called after a click
-    needs_click  whether the program waits for a click on the button; the notice then stays visible
+    text                      function that returns the text of the button in a language
+    command                   function called after a click
+    keeps_notice_until_click  whether the program waits for a click on the button; the notice then stays visible
     """
 
     text: LocalText

@@ -68,7 +68,7 @@ class VerdictState:
     """The state of the verdict on one image.
 
     stored                the verdict in the database, as far as is known; None without a verdict
-    wanted                the verdict that the person chose last; None without a verdict
+    chosen_verdict        the verdict that the person chose last; None without a verdict
     draft_note            the typed note that is not yet part of the verdict; None without such a note
     replaceable_verdicts  stored verdicts that may be overwritten without a question: each verdict that the person saw,
                           and each verdict of the person whose saving failed

@@ -115,7 +115,7 @@ class DocumentView(QTextBrowser):
         return image.scaledToWidth(width, smooth) if image.width() > width else image
 
     def headings(self) -> list[tuple[str, int]]:
-        """Return the headings below the title: the text of each heading, and its position for `show_position`."""
+        """Return the headings below the title: the text of each heading, and its position for `scroll_to_position`."""
         return [(block.text(), block.position()) for block in self._blocks() if block.blockFormat().headingLevel() > 1]
 
     def scroll_to_position(self, position: int) -> None:

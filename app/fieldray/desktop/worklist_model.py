@@ -72,11 +72,11 @@ class WorkListModel(QAbstractTableModel):
 
     While a new list is being read, the old list is shown.
 
-    list_changed      emitted when a new list was read
-    rows_loaded       emitted when rows that a view requested were read
-    all_deleted       emitted when all images of the list were deleted
-    reads_other_list  whether the list that is being read has another filter, search text or run
-    awaits_row        whether a row will be selected as soon as it is listed
+    list_changed        emitted when a new list was read
+    rows_loaded         emitted when rows that a view requested were read
+    all_images_deleted  emitted when all images of the list were deleted
+    reads_other_list    whether the list that is being read has another filter, search text or run
+    awaits_row          whether a row will be selected as soon as it is listed
     """
 
     counts_changed = Signal()
@@ -276,7 +276,7 @@ class WorkListModel(QAbstractTableModel):
         return self.index(int(found[0]), 0) if len(found) else QModelIndex()
 
     def find_neighbour_study(self, position: int, step: int) -> None:
-        """Find the first listed image of the next or the previous study, and emit `study_found` with its row id.
+        """Find the first listed image of the next or previous study, and emit `searched_image_found` with its row id.
 
         position  position in the list from which the search starts
         step      1 for the next study, -1 for the previous study
@@ -285,7 +285,7 @@ class WorkListModel(QAbstractTableModel):
             self._find(lambda rows, run_id, row_ids: rows.next_study(run_id, row_ids, position, step))
 
     def find_unread_image(self, position: int) -> None:
-        """Find the next image that nobody has read, and emit `study_found` with its row id.
+        """Find the next image that nobody has read, and emit `searched_image_found` with its row id.
 
         The search begins below `position` and continues from the top of the list. A notice says if no image is unread.
         """

@@ -200,15 +200,15 @@ class WorkListRow:
 
     A new result makes a new row object.
 
-    row_id           row id of the image in the results database
-    manifest         manifest of the pack, with texts and calibration; None if the pack is not available
-    is_read          whether a person has read the image, with or without a verdict
-    run_id           id of the run; None for an image of no run
-    result_id        row id of the result in the results database; 0 for an image of no run
-    pack_position    position of the pack in the run
-    additional_rows  rows of the packs after this pack; only in the row of the first listed pack
-    finding          the finding that decides the class; None without a score
-    object_number    unique number of this row object; the painted cells in the cache are found by it
+    row_id                row id of the image in the results database
+    manifest              manifest of the pack, with texts and calibration; None if the pack is not available
+    is_read               whether a person has read the image, with or without a verdict
+    run_id                id of the run; None for an image of no run
+    result_id             row id of the result in the results database; 0 for an image of no run
+    pack_position         position of the pack in the run
+    additional_pack_rows  rows of the packs after this pack; only in the row of the first listed pack
+    finding               the finding that decides the class; None without a score
+    row_object_number     unique number of this row object; the painted cells in the cache are found by it
     """
 
     row_id: int

@@ -225,7 +225,7 @@ class PairComparison:
         return prior.to_image(*(at + _displacement(field, at)))
 
     def position_in_current(self, row: Coordinate, column: Coordinate) -> tuple[Coordinate, Coordinate]:
-        """Map a position in the prior image to the current image: the inverse of `prior_position`.
+        """Map a position in the prior image to the current image: the inverse of `position_in_prior`.
 
         Rows and columns are in pixels of each image's file; 0 is the upper or left edge of the first pixel. Raises
         ValueError if the images are not comparable.

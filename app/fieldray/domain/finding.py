@@ -441,8 +441,8 @@ def copy_missing_facts(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
 class ResultCount:
     """The number of results that have this category, and exactly these codes of reason and notes.
 
-    codes         codes of the reason and of the notes that each of the results has
-    result_count  number of results
+    reason_and_note_codes  codes of the reason and of the notes that each of the results has
+    result_count           number of results
     """
 
     category: Category

@@ -304,11 +304,11 @@ class DeletionPlan:
 class DeletionResult:
     """The result of a deletion.
 
-    plan              the plan that was carried out
-    freed_bytes       how much smaller the database is; below 0 if results were added meanwhile
-    is_overwritten    whether the deleted bytes are gone from the database's files; False if another program was reading
-                      the files
-    remaining_copies  files that may still contain the deleted results: damaged databases that were set aside
+    plan                         the plan that was carried out
+    freed_bytes                  how much smaller the database is; below 0 if results were added meanwhile
+    is_deleted_data_overwritten  whether the deleted bytes are gone from the database's files; False if another program
+                                 was reading the files
+    files_with_possible_copies   files that may still contain the deleted results: damaged databases that were set aside
     """
 
     plan: DeletionPlan
@@ -370,9 +370,9 @@ _MAX_IMAGES_OF_PATIENT: Final = 1000
 class RowInPatientGroup(NamedTuple):
     """A row of a work list, in relation to the other rows of its patient.
 
-    start_kind           whether the row begins a study or a patient: `SAME_STUDY`, `NEW_STUDY` or `NEW_PATIENT`
-    next_start_kind      whether the next row begins a study or a patient; `NEW_PATIENT` after the last row
-    remaining_row_count  number of the patient's rows from this row on, counted up to 1000
+    group_start_kind           whether the row begins a study or a patient: `SAME_STUDY`, `NEW_STUDY` or `NEW_PATIENT`
+    next_row_group_start_kind  whether the next row begins a study or a patient; `NEW_PATIENT` after the last row
+    remaining_row_count        number of the patient's rows from this row on, counted up to 1000
     """
 
     group_start_kind: int
@@ -383,8 +383,8 @@ class RowInPatientGroup(NamedTuple):
 def row_in_patient_group_at(group_start_kinds: NDArray[np.uint8], position: int) -> RowInPatientGroup | None:
     """Return where a patient begins and ends around a row; None if the list is not ordered by patient.
 
-    start_kinds  `WorkListRows.start_kinds` of the list
-    position     position of the row in the list
+    group_start_kinds  `WorkListRows.group_start_kinds` of the list
+    position           position of the row in the list
     """
     if position >= len(group_start_kinds):
         return None
@@ -401,11 +401,12 @@ def row_in_patient_group_at(group_start_kinds: NDArray[np.uint8], position: int)
 class WorkListRows:
     """The content of a work list at one moment.
 
-    row_ids            (n,) int64, the row ids of the filtered results, in the order of the list
-    start_kinds        (n,) uint8, whether each row begins a study or a patient (`SAME_STUDY`, `NEW_STUDY`,
-                       `NEW_PATIENT`); (0,) if the list is not ordered by patient
-    is_of_earlier_day  (n,) bool, whether the image is of an earlier day than its patient's newest image in the run
-    counts             number of images of the run by class, without the filter
+    row_ids                     (n,) int64, the row ids of the filtered results, in the order of the list
+    group_start_kinds           (n,) uint8, whether each row begins a study or a patient (`SAME_STUDY`, `NEW_STUDY`,
+                                `NEW_PATIENT`); (0,) if the list is not ordered by patient
+    has_newer_image_of_patient  (n,) bool, whether the image is of an earlier day than its patient's newest image in the
+                                run
+    counts                      number of images of the run by class, without the filter
     """
 
     row_ids: NDArray[np.int64]

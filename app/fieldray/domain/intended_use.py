@@ -196,8 +196,8 @@ def update_age_notes(notes: Iterable[Reason], *, ages_confirmed: bool) -> tuple[
 class PatientNoteCounts:
     """Counts of a run's images for the notes on patients.
 
-    unintended_image_count  number of images whose header contradicts the pack's rules
-    unstated_age_count      number of images without a stated age
+    unintended_patient_image_count  number of images whose header contradicts the pack's rules
+    unstated_age_count              number of images without a stated age
     """
 
     unintended_patient_image_count: int = 0
@@ -207,8 +207,8 @@ class PatientNoteCounts:
         """Add results to the counts.
 
         result_count  the number of results with one category and one set of codes. Results refused because of age or
-                      body part are added to `unintended_image_count`. Results with the note that the age is not stated
-                      are added to `unstated_age_count`. All other results change no count
+                      body part are added to `unintended_patient_image_count`. Results with the note that the age is not
+                      stated are added to `unstated_age_count`. All other results change no count
         """
         is_unintended = result_count.category == "refused" and not _OTHERS.isdisjoint(
             result_count.reason_and_note_codes

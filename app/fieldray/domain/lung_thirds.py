@@ -42,8 +42,8 @@ def features_of_thirds(
 
     facts  content
     1, 2   share of the third's cells that are lung, in this half and in the opposite half
-    3, 4   share of the third's undecided cells (`UNDECIDED_SHARE_RANGE`: neither clearly lung nor clearly not), in this
-           half and in the opposite half
+    3, 4   share of the third's undecided cells (`UNDECIDED_LUNG_SHARE_RANGE`: neither clearly lung nor clearly not), in
+           this half and in the opposite half
     5      whiteness of the third minus whiteness of the third in the opposite half
     6      whiteness of the third: air is 0, tissue around the lungs is 1
     7, 8   area and height of the whole lung relative to the other lung, as logarithms

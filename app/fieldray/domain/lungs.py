@@ -1,7 +1,7 @@
 """The evaluation of a lung-field network's output: is the image a usable frontal chest X-ray, and where are the lungs?
 
-The network gives the share of lung for every cell of its mask, and a score for each of `model.LUNG_CHECKS`. Screening
-and training both use the rules of this module.
+The network gives the share of lung for every cell of its mask, and a score for each of `model.LUNG_NETWORK_CHECKS`.
+Screening and training both use the rules of this module.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ class LungFields:
 class LungNetworkOutput:
     """The output of a lung-field network for an image of `image_rows` x `image_columns` pixels.
 
-    shares          (mask rows, mask columns) share of lung in each cell, 0..1
+    lung_shares     (mask rows, mask columns) share of lung in each cell, 0..1
     region_shares   share of lung region in each cell, 0..1; None if the network gives no region
     scores          score of each check, 0..1
     cells_to_image  maps cells of the mask to the image
@@ -365,7 +365,7 @@ def find_one_lung(output: LungNetworkOutput, rules: LungRules, *, kept_side: Sid
         return None
     is_seen = np.arange(shares.shape[1]) < shares.shape[1] // 2
     kept = np.where(is_seen if kept_side == "left" else ~is_seen, shares, np.float32(0))
-    return evaluate_lung_output(replace(output, shares=kept), rules)
+    return evaluate_lung_output(replace(output, lung_shares=kept), rules)
 
 
 def evidence_inside(

@@ -250,7 +250,7 @@ class LungRules:
     """The thresholds of a lung-field network, 0..1.
 
     mask_threshold  the smallest share of lung with which a cell of the mask counts as lung
-    thresholds      score from which an image check counts as true, by name of the check (`LUNG_CHECKS`)
+    thresholds      score from which an image check counts as true, by name of the check (`LUNG_NETWORK_CHECKS`)
     """
 
     mask_threshold: float
@@ -382,13 +382,13 @@ DevicePolicy = Literal["accelerator", "fastest", "both"]
 class Prediction:
     """The output of a model for one image.
 
-    backend       the backend that ran this image
-    scores        uncalibrated score in [0, 1] by label code
-    class_maps    (labels, rows, columns) float32 logits, whose mean is the label's logit; None if the model has no
-                  class maps
-    features      (n,) float32 pooled features; None if the model has no features
-    latency_ms    duration of the inference alone, measured in the process that ran the model
-    image_number  1 for the first image since this backend was opened, 2 for the second, ...
+    backend                  the backend that ran this image
+    scores                   uncalibrated score in [0, 1] by label code
+    class_maps               (labels, rows, columns) float32 logits, whose mean is the label's logit; None if the model
+                             has no class maps
+    features                 (n,) float32 pooled features; None if the model has no features
+    latency_ms               duration of the inference alone, measured in the process that ran the model
+    image_number_on_backend  1 for the first image since this backend was opened, 2 for the second, ...
     """
 
     pack_name: str

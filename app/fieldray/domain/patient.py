@@ -64,7 +64,7 @@ def earlier_image_mask(people: NDArray[np.int64], days: NDArray[np.int64]) -> ND
     Parameters
     ----------
     people
-        (n,) A number for each image, equal for all images of one patient (`person_key`).
+        (n,) A number for each image, equal for all images of one patient (`patient_key`).
     days
         (n,) The `day_number` of each image. An image without a date is never earlier, and makes no other image earlier.
 

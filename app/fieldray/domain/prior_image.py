@@ -48,7 +48,7 @@ class PriorImage:
     outcome        the outcome of the image; for a file that a person chose, the result of `unscreened_outcome`
     origin         "run": the visible run; "history": an earlier run; "file": a file that a person chose
     patient_match  whether both images are of one patient
-    order          whether the prior image was made before or after the current image
+    time_order     whether the prior image was made before or after the current image
     """
 
     outcome: Outcome
@@ -82,7 +82,7 @@ class ComparisonRecord:
     current_sha256, current_frame  SHA-256 (hex) of the current image's file, and number of the frame
     prior_header, prior_frame      header of the prior image without the person's name, and number of the frame
     has_dicom_prior                whether a DICOM object can refer to the prior image
-    order                          whether the prior image was made before or after the current image
+    time_order                     whether the prior image was made before or after the current image
     patient_match                  whether both images are of one patient
     not_comparable_reason          the reason why the images are not comparable, or None
     similarity                     similarity of the structure inside the lungs after alignment, -1..1; None if not

@@ -262,7 +262,7 @@ CONTRADICTING_VERDICT_CHOICES: Final = tuple(
 class RefusalOverrides:
     """Requests of a person to screen images that a pack refuses. Every result changed by a request has a note.
 
-    overrules  whether to screen images whose refusal a person can see to be wrong (`finding.can_be_overruled`)
+    overrules  whether to screen images whose refusal a person can see to be wrong (`finding.can_refusal_be_overruled`)
     turns      whether to turn images that lie on their side, upside down or inverted
     """
 
@@ -425,14 +425,15 @@ class SupersededVerdict:
 class StoredResult:
     """The stored result of one pack of a run for one image.
 
-    result_id                row of the result in the database, to which a verdict refers
-    row_id                   row of the image
-    pack_position            position of the pack in the run
-    is_reused                whether the result was taken over from an earlier start of the program
-    is_recognised_by_sample  whether the file was recognised by size, times and a sample of its content, without reading
-                             the whole file
-    is_read                  whether a person has read the image, with or without a verdict
-    is_of_earlier_day        whether the run has an image of a later day of this patient; see `marked_as_earlier`
+    result_id                     row of the result in the database, to which a verdict refers
+    row_id                        row of the image
+    pack_position                 position of the pack in the run
+    is_reused                     whether the result was taken over from an earlier start of the program
+    is_file_recognised_by_sample  whether the file was recognised by size, times and a sample of its content, without
+                                  reading the whole file
+    is_read                       whether a person has read the image, with or without a verdict
+    has_newer_image_of_patient    whether the run has an image of a later day of this patient; see
+                                  `marked_as_having_newer_image`
     """
 
     result_id: int
@@ -481,7 +482,7 @@ class StoredImage:
 
     def marked_as_having_newer_image(self) -> StoredImage:
         """Return a copy of this object, marked as an image of an earlier day than its patient's newest image."""
-        return replace(self, results=tuple(replace(answer, is_of_earlier_day=True) for answer in self.results))
+        return replace(self, results=tuple(replace(answer, has_newer_image_of_patient=True) for answer in self.results))
 
     def result_of_model(self, model_sha256: str) -> StoredResult:
         """Return the result of the model with this SHA-256, or else the first result."""

@@ -64,13 +64,13 @@ _NAMES: Final[Mapping[str, str]] = {
 class Frame:
     """One encoded frame of a DICOM file, and what the file's header states about the values of the frame.
 
-    unused_low_bits  number of unused bits below the stored bits
-    is_plain_grey    whether a pixel is one grey sample of 8 or 16 bits
-    padding_range    lowest and highest value that mean "no image here"; None if the file states no such range. A
-                     padding value must not be blended with other values
-    frame_count      number of frames in the file
-    is_rgb           whether the header says that the three samples are red, green and blue
-    codestream       the compressed frame, with the rows and columns of the header; empty for uncompressed values
+    unused_low_bits      number of unused bits below the stored bits
+    is_8_or_16_bit_grey  whether a pixel is one grey sample of 8 or 16 bits
+    padding_range        lowest and highest value that mean "no image here"; None if the file states no such range. A
+                         padding value must not be blended with other values
+    frame_count          number of frames in the file
+    is_rgb               whether the header says that the three samples are red, green and blue
+    codestream           the compressed frame, with the rows and columns of the header; empty for uncompressed values
     """
 
     transfer_syntax: str
@@ -240,12 +240,12 @@ class Codec:
     transfer_syntaxes  UIDs of the transfer syntaxes that the codec decodes (PS3.5 annex A)
     lossy_syntaxes     the transfer syntaxes, out of `transfer_syntaxes`, that are not lossless
     decode             returns the values of a frame as encoded, (rows, columns) or (rows, columns, 3), which
-                       `stored_values_of` then converts to stored values. May raise any exception for a damaged frame.
-                       The function must use only one library, because a second decoder may crash the process when it
-                       is tried on a damaged frame
+                       `stored_values_from_decoded` then converts to stored values. May raise any exception for a
+                       damaged frame. The function must use only one library, because a second decoder may crash the
+                       process when it is tried on a damaged frame
     decode_reduced     decodes a frame at a lower resolution that the compression offers, by the rule of
                        `imaging.reduction`. Returns the values and the step: one value for step x step of the frame
-                       (rounded up at the edges). Called only for frames with unsigned values and `is_plain_grey`.
+                       (rounded up at the edges). Called only for frames with unsigned values and `is_8_or_16_bit_grey`.
                        Returns None if there is no lower resolution; after an error the whole frame is read
     runtime_modules    modules that the codec's library imports by name, and that the installer therefore must include
     """

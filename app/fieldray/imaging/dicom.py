@@ -103,7 +103,7 @@ def _decode(data: bytes, index: int, needed_size: TargetSize | None, whole: Deco
         _decode_pixels(header, frame, value, index, needed_size=needed_size if aspect == 1 else None, whole=whole),
         aspect,
     )
-    return replace(image, notes=("syntax_contradicted",) * header.has_wrong_syntax + image.notes)
+    return replace(image, notes=("syntax_contradicted",) * header.states_wrong_transfer_syntax + image.notes)
 
 
 def _parsed(data: bytes) -> tuple[DicomHeader, Frame, memoryview]:
@@ -289,14 +289,14 @@ def _pixels_as_they_are(header: DicomHeader, frame: Frame, value: memoryview) ->
             value = memoryview(encapsulate([bytes(value)]))
         pixels = replace(header.pixel_element, length=UNDEFINED_LENGTH)
         syntax = stated if is_known else found
-        return replace(header, transfer_syntax=syntax, pixel_element=pixels, has_wrong_syntax=True), value
+        return replace(header, transfer_syntax=syntax, pixel_element=pixels, states_wrong_transfer_syntax=True), value
     if is_encapsulated:
         size = _frame_bytes(header, frame)
         if len(fragments) == frame.frame_count and {len(part) for part in fragments} <= {size, size + size % 2}:
             value = memoryview(b"".join(part[:size] for part in fragments))
             pixels = replace(header.pixel_element, length=len(value))
             return replace(
-                header, transfer_syntax=ExplicitVRLittleEndian, pixel_element=pixels, has_wrong_syntax=True
+                header, transfer_syntax=ExplicitVRLittleEndian, pixel_element=pixels, states_wrong_transfer_syntax=True
             ), value
         if stated in UNCOMPRESSED_SYNTAXES:
             raise Unreadable(unsupported_reason("", "unknown, and said to be none"))
@@ -309,7 +309,7 @@ def _pixels_as_they_are(header: DicomHeader, frame: Frame, value: memoryview) ->
         raise Unreadable(
             reason("damaged", detail="the compression of the image differs from the transfer syntax in the header")
         )
-    return replace(header, transfer_syntax=ExplicitVRLittleEndian, has_wrong_syntax=True), value
+    return replace(header, transfer_syntax=ExplicitVRLittleEndian, states_wrong_transfer_syntax=True), value
 
 
 def _check_count(found: int, frame: Frame) -> None:

@@ -157,13 +157,12 @@ class PixelElement:
 class DicomHeader:
     """The requested elements of a DICOM header, and the position of the pixels.
 
-    transfer_syntax   the file's real transfer syntax, even if the file states an impossible transfer syntax
-    media_storage_sop_class_uid
-                      from the file meta information
-    stream            the file, or the inflated data set of a deflated file. Seek before reading
-    pixel_element     position of the pixel data; None if the data set ends without pixel data
-    is_truncated      whether the file ended inside an element
-    has_wrong_syntax  whether the file states a transfer syntax that differs from `transfer_syntax`
+    transfer_syntax               the file's real transfer syntax, even if the file states an impossible transfer syntax
+    media_storage_sop_class_uid   from the file meta information
+    stream                        the file, or the inflated data set of a deflated file. Seek before reading
+    pixel_element                 position of the pixel data; None if the data set ends without pixel data
+    is_truncated                  whether the file ended inside an element
+    states_wrong_transfer_syntax  whether the file states a transfer syntax that differs from `transfer_syntax`
     """
 
     dataset: Dataset
@@ -272,11 +271,12 @@ def missing_pixels_problem(header: DicomHeader) -> FieldrayError:
 class OpenedDicom:
     """A DICOM file whose file meta information was read.
 
-    stream             a `BoundedStream`, positioned at the data set
-    file_meta_texts    texts of the file meta information, by tag
-    transfer_syntax    the transfer syntax
-    data_set_encoding  encoding of the data set's elements, as one of the three uncompressed transfer syntaxes
-    has_wrong_syntax   whether the file states an encoding that differs from `data_set_encoding`
+    stream                        a `BoundedStream`, positioned at the data set
+    file_meta_texts               texts of the file meta information, by tag
+    transfer_syntax               the transfer syntax
+    data_set_encoding             encoding of the data set's elements, as one of the three uncompressed transfer
+                                  syntaxes
+    states_wrong_transfer_syntax  whether the file states an encoding that differs from `data_set_encoding`
     """
 
     stream: Any  # a BoundedStream, but pydicom's types require a file

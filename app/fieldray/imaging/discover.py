@@ -60,13 +60,15 @@ def discover(
 
     References come in sorted order, except for links to files elsewhere and for files added during the search.
 
-    opener         opens a path for reading
-    list_members   yields the images in a zip file; raises Unreadable or UnsuitableImage if the whole zip file cannot be
-                   used. By default this process reads the zip file
-    is_own_report  returns whether the first bytes are those of a report of this program, which is no image to screen
-    is_known       returns whether the caller already has the results of an open file; such a file gives no reference
-    notify         receives, at the end, messages that concern no single image (own_reports, no_image_in, only_hidden,
-                   bins_left_out)
+    opener               opens a path for reading
+    list_members         yields the images in a zip file; raises Unreadable or UnsuitableImage if the whole zip file
+                         cannot be used. By default this process reads the zip file
+    is_own_report        returns whether the first bytes are those of a report of this program, which is no image to
+                         screen
+    has_results_of_file  returns whether the caller already has the results of an open file; such a file gives no
+                         reference
+    notify               receives, at the end, messages that concern no single image (own_reports, no_image_in,
+                         only_hidden, bins_left_out)
 
     Raises UsageProblem (nothing_to_screen) at once for a path that does not exist. No content of a file raises an
     exception: the reference of the file gets a `problem`.

@@ -91,8 +91,8 @@ def target_size(spec: InputSpec, *, factor: float = 1.0) -> TargetSize:
     """Return the number of rows and columns across the whole image that a network's input needs.
 
     The rows and columns include parts of the image that are cut off before the input is made. For an input cropped to
-    the lungs, the lungs are assumed to take up `ASSUMED_LUNG_SHARE` of the image, because the file is read before the
-    lungs are found.
+    the lungs, the lungs are assumed to take up `ASSUMED_LUNG_SIDE_SHARE` of the image, because the file is read before
+    the lungs are found.
 
     factor  factor by which rows and columns are multiplied
     """

@@ -123,7 +123,7 @@ class FileStamper:
         """Return the stamp of a file that was read whole; empty if no stamp can identify the file's state.
 
         state  state of the file during reading. The stamp is empty if the state is None, and for a file that was
-               changed only seconds ago (`is_settled`)
+               changed only seconds ago (`is_last_change_old_enough`)
         """
         if state is None or not self.is_last_change_old_enough(state):
             return b""
@@ -230,7 +230,7 @@ class Folder:
 
     Entries of the system, such as hidden files and recycle bins, are skipped.
 
-    names         keys (`entry_key`) of all entries that are not skipped, visited or not
+    names         keys (`folder_entry_key`) of all entries that are not skipped, visited or not
     recycle_bins  names of skipped entries that contain deleted images, thumbnails or snapshots
     hidden        number of other skipped hidden entries, which may be images
     """

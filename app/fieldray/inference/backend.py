@@ -29,12 +29,12 @@ class NetworkOutput:
     """The output of a network for one image. The constructor raises ValueError for a wrong shape, a value that is not
     finite, or a share outside 0..1.
 
-    scores      (labels,) float32 in [0, 1], in the order of the manifest's labels
-    class_maps  (labels, rows, columns) float32: logit of each label in each cell of the image; or None
-    features    (n,) float32: the feature vector for the out-of-distribution check; or None
-    latency_ms  duration of the inference alone, in milliseconds
-    mask        (rows, columns) float32 in [0, 1], share of visible lung, or None
-    region      (rows, columns) float32 in [0, 1], share of the area where lung belongs, or None
+    scores         (labels,) float32 in [0, 1], in the order of the manifest's labels
+    class_maps     (labels, rows, columns) float32: logit of each label in each cell of the image; or None
+    features       (n,) float32: the feature vector for the out-of-distribution check; or None
+    latency_ms     duration of the inference alone, in milliseconds
+    mask           (rows, columns) float32 in [0, 1], share of visible lung, or None
+    region_shares  (rows, columns) float32 in [0, 1], share of the area where lung belongs, or None
     """
 
     scores: NDArray[np.float32]
@@ -60,9 +60,9 @@ def prediction_of(
 ) -> Prediction:
     """Return the `Prediction` of a classifier for one image, made from the output of its network.
 
-    answer        the output of the network
-    backend       name of the device that ran the network
-    image_number  number of the image since the device was opened, from 1
+    answer                   the output of the network
+    backend                  name of the device that ran the network
+    image_number_on_backend  number of the image since the device was opened, from 1
     """
     return Prediction(
         pack_name=model.pack_name,

@@ -34,11 +34,11 @@ A = TypeVar("A")
 class DelegateSpec:
     """The way in which a child process opens a device for TensorFlow Lite. The device stays open until the child ends.
 
-    opener        "module:name" of the class that opens the device. The class is called with `options`, the bytes of the
-                  network file and a `Runtime`, and raises BackendProblem. The objects of the class have two attributes:
-                  `delegate` for the interpreter, and `detail`, the device in a few words
-    options       a JSON object for the opener
-    failure_code  code of the reason to report if the device fails to run an image
+    opener_class_name  "module:name" of the class that opens the device. The class is called with `options`, the bytes
+                       of the network file and a `Runtime`, and raises BackendProblem. The objects of the class have two
+                       attributes: `delegate` for the interpreter, and `detail`, the device in a few words
+    options            a JSON object for the opener
+    failure_code       code of the reason to report if the device fails to run an image
     """
 
     opener_class_name: str

@@ -7,7 +7,7 @@ Packs in the program's own folder are trusted by a built-in hash. A key that sig
 question, also for other packs and in any folder.
 
 Only a self-test shows whether a model runs on a device. After the test, the code that runs the model calls
-`record_passed_test`. A pack that cannot run therefore leaves no record, and an older version can still be loaded.
+`record_passed_self_test`. A pack that cannot run therefore leaves no record, and an older version can still be loaded.
 """
 
 from __future__ import annotations

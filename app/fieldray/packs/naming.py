@@ -163,14 +163,14 @@ CandidateTrust = Literal["builtin", "trusted", "unknown_key", "legacy", "broken"
 class PackCandidate:
     """A pack that was found on this computer. The signature is verified; the other files are not.
 
-    trust                   "broken": unreadable, or with an invalid signature; `pack_id`, `version` and `names` are
-                            then empty
-    kind                    only a classifier screens images; packs of other kinds assist a classifier
-    manifest                the manifest of a classifier; None for other kinds
-    problem                 the reason why `PackLibrary.load` would refuse the pack now, or None. Examples: an unknown
-                            key, an older version, another kind, the name of another signer's pack, a missing required
-                            pack
-    is_namesake_of_shipped  whether this pack of another signer has the id of a pack that ships with the program
+    trust                        "broken": unreadable, or with an invalid signature; `pack_id`, `version` and `names`
+                                 are then empty
+    kind                         only a classifier screens images; packs of other kinds assist a classifier
+    manifest                     the manifest of a classifier; None for other kinds
+    problem                      the reason why `PackLibrary.load` would refuse the pack now, or None. Examples: an
+                                 unknown key, an older version, another kind, the name of another signer's pack, a
+                                 missing required pack
+    is_namesake_of_shipped_pack  whether this pack of another signer has the id of a pack that ships with the program
     """
 
     folder: Path

@@ -225,7 +225,7 @@ def is_line_safe_to_display(text: str) -> bool:
 
 
 def is_text_safe_to_display(text: str) -> bool:
-    """Return whether a text has only characters that `is_safe_line` allows, line feeds and tabs."""
+    """Return whether a text has only characters that `is_line_safe_to_display` allows, line feeds and tabs."""
     return is_line_safe_to_display("".join(letter for letter in text if letter not in _LINE_BREAKS))
 
 

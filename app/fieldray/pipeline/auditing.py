@@ -65,7 +65,7 @@ class AuditRequest:
     positive_classes  class names that mean “with the condition”; empty for the usual names
     column_names      unusual column names in the table of labels, by meaning (see `audit.cases.labels_from_table`)
     label_code        code of the pack's label to audit; None for the pack's first label
-    unit              what all figures count, such as patients or images; None for patients if a table or a header names
+    counted_unit      what all figures count, such as patients or images; None for patients if a table or a header names
                       them, else images
     referral_rule     the rule for referral (see `audit.units.CountingRule`)
     prevalence        prevalence, 0..1, among the patients to be screened; None for the prevalence among audited units

@@ -512,7 +512,7 @@ def make_batch(
         packs=[BatchPack.from_setup(setup, database) for setup in setups],
         discover=partial(watch.new_images, search, wait=cancelled.wait)
         if watch
-        else lambda is_known: search(paths, is_known=is_known, notify=noticed.append),
+        else lambda is_known: search(paths, has_results_of_file=is_known, notify=noticed.append),
         search_problems=lambda: noticed,
         estimate_count=lambda is_cancelled: count_files(paths, is_cancelled=is_cancelled),
         hash_file=workers.hash_file,

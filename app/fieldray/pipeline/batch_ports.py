@@ -103,8 +103,8 @@ class BatchPorts:
 
     spec             the request of the run
     packs            the packs that screen the images, in the order of `spec`
-    discover         yields each image once, one by one, except images in files that `IsKnown` recognises; yields None
-                     if there are no more images at the moment
+    discover         yields each image once, one by one, except images in files that `HasResultsOfFile` recognises;
+                     yields None if there are no more images at the moment
     estimate_count   returns a quick estimate of the number of images; stops early when the given function returns True
     hash_file        returns the SHA-256 (hexadecimal) and the stamp of an image's file; raises OSError, FieldrayError
     set_stamper      sets the secret key from which stamps of the files are made (see `imaging.source`)

@@ -112,7 +112,7 @@ def export_run(
         for exporter, path in sorted(zip(chosen, paths, strict=True), key=lambda pair: pair[0].name != _CAPTURES):
             answers = (answer for image in query.images_in_work_list_order(request.run_id) for answer in image.results)
             results = _with_progress(answers, lambda: progress(next(done), total))
-            _write_one(exporter, path, replace(stored, results=results, capture_numbers=captures), note)
+            _write_one(exporter, path, replace(stored, results=results, captured_work_list_numbers=captures), note)
             if exporter.name == _CAPTURES and path.exists():
                 captures = frozenset(int(file.stem) for file in path.iterdir())
     return tuple(path for path in paths if path.exists())  # an output without content is not written

@@ -111,7 +111,7 @@ class History:
     def image_quality_by_day(self) -> dict[str, Counter[str]]:
         """Return the number of images with each note on image quality, by day, for the last 31 days.
 
-        The format is that of `HistoryQuery.quality_by_day`.
+        The format is that of `HistoryQuery.image_quality_by_day`.
         """
         return self.run_query(lambda query: query.image_quality_by_day(since_s=time.time() - 31 * 86_400))
 
@@ -126,8 +126,8 @@ class History:
     def warnings(self, run: Run, pack_position: int, model: Model | None) -> tuple[Reason, ...]:
         """Return warnings about a pack's results in a run as a whole. Takes seconds for a million images.
 
-        position  position of the pack in the run
-        model     the loaded pack; None if the pack is not available
+        pack_position  position of the pack in the run
+        model          the loaded pack; None if the pack is not available
         """
         return self.run_query(
             lambda query: warnings_of_run(query, run, pack_position, model.manifest if model else None)

@@ -1,10 +1,10 @@
 """Saving a run's results in the results database, and finding results of earlier runs that can be reused.
 
-Reusable results are found in two ways. `ResultsByStamp` recognises an unchanged file at an unchanged path by its stamp:
-size, times, and a keyed hash of parts of its content (see `imaging.source`). A file with an equal stamp is not read any
-further, and the results of hundreds of files are reused in one step. `ResultsByContent` recognises any other file by a
-hash of its whole content, under any path. Both treat each pack separately: a run with two packs reuses results of an
-earlier run with only one of these packs.
+Reusable results are found in two ways. `ResultsByFileStamp` recognises an unchanged file at an unchanged path by its
+stamp: size, times, and a keyed hash of parts of its content (see `imaging.source`). A file with an equal stamp is not
+read any further, and the results of hundreds of files are reused in one step. `ResultsByContent` recognises any other
+file by a hash of its whole content, under any path. Both treat each pack separately: a run with two packs reuses
+results of an earlier run with only one of these packs.
 """
 
 from __future__ import annotations

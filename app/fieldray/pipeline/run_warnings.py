@@ -24,9 +24,9 @@ def drifts_of(
 ) -> tuple[Drift, ...]:
     """Return how far a pack's images and scores in a run differ from the pack's own images, and from earlier runs.
 
-    position  position of the pack in the run
-    manifest  the manifest of the pack; None if the pack is not available
-    label     the label whose scores are compared; "" for the pack's first label
+    pack_position  position of the pack in the run
+    manifest       the manifest of the pack; None if the pack is not available
+    label          the label whose scores are compared; "" for the pack's first label
     """
     label = label or (manifest.labels[0].code if manifest else "")
     limit = measured_min_evidence_inside(manifest) if manifest else None
@@ -47,8 +47,8 @@ def warnings_of_run(query: HistoryQuery, run: Run, pack_position: int, manifest:
     One warning says that files share a SOP Instance UID. The other warning says that the images may show other patients
     than those for whom the pack was made.
 
-    position  position of the pack in the run
-    manifest  the manifest of the pack; with None, there is no warning about other patients
+    pack_position  position of the pack in the run
+    manifest       the manifest of the pack; with None, there is no warning about other patients
     """
     shared = query.count_duplicate_instance_uids(run.run_id, pack_position=pack_position)
     notes = (reason("instances_shared", count=shared),) if shared else ()

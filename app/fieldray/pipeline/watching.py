@@ -99,10 +99,10 @@ class FolderWatch:
 
         Files that arrived during watching are yielded before files that were in the folders at the beginning.
 
-        search    function that finds the images in a file or folder, as `imaging.discover.discover` does
-        is_known  function that is given an open file, and returns whether the run already has its results. If so, no
-                  image of the file is yielded
-        wait      function that waits for the given number of seconds, and returns True if watching must end
+        search               function that finds the images in a file or folder, as `imaging.discover.discover` does
+        has_results_of_file  function that is given an open file, and returns whether the run already has its results.
+                             If so, no image of the file is yielded
+        wait                 function that waits for the given number of seconds, and returns True if watching must end
         """
         first_s = 0.0
         while True:

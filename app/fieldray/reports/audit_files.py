@@ -282,7 +282,9 @@ def _unnamed(report: AuditReport) -> AuditReport:
     def unnamed(case: Case) -> Case:
         who = case.header, case.exam_key
         patient = patient_alias(case.patient_key, key=key) if case.has_known_patient else pseudonym(*who, key=key)
-        return replace(case, image=alias(case.image_key), patient=patient, exam=exam_alias(case.exam_key, key=key))
+        return replace(
+            case, image_key=alias(case.image_key), patient_key=patient, exam_key=exam_alias(case.exam_key, key=key)
+        )
 
     return replace(
         report,

@@ -80,9 +80,9 @@ def _scale(translator: Translator, finding: Finding) -> ScoreScale:
 class FindingText:
     """The texts on one finding of a pack.
 
-    meaning                   meaning of the label
+    label_meaning             meaning of the label
     score                     the score as text
-    sentence                  meaning of the decision, as a statement about the pack and not about the patient
+    decision_sentence         meaning of the decision, as a statement about the pack and not about the patient
     summary                   sentences with label, score, threshold and decision
     scale                     positions for drawing the score
     operating_point_sentence  the operating point in use; "" without one
@@ -257,9 +257,9 @@ def _columns(table: Table) -> Iterator[str]:
 class ShareChart:
     """A chart with two axes from 0 to 1, and a line or marks.
 
-    titles  titles of the chart, the x axis and the y axis
-    line    the points (x, y) of the line
-    marks   x and y of each mark, and the lower and upper end of the interval of y
+    chart_and_axis_titles  titles of the chart, the x axis and the y axis
+    line                   the points (x, y) of the line
+    marks_with_intervals   x and y of each mark, and the lower and upper end of the interval of y
     """
 
     chart_and_axis_titles: tuple[str, str, str]

@@ -120,21 +120,23 @@ class PackOfStoredRun:
 class StoredRun:
     """A run with its results, and the functions that an exporter needs.
 
-    results              results in the order of the work list. The results of one image are adjacent. The results can
-                         be iterated only once
-    packs                facts of each pack, in the order of the packs in the run
-    pack_position        position of the pack to which `pack`, `counts`, `warnings` and `manifest` belong; see
-                         `for_result`
-    absent_images        names of the images that an earlier pass of the run found, but the last complete pass did not
-    superseded_verdicts  readers' verdicts on results that changed after the verdict was given
-    options              options that a person chose
-    pseudonym_key        key from which pseudonyms are made; equal keys give a patient equal pseudonyms
-    read_preview         function that returns the preview stored with a result, for an image that cannot be read any
-                         more
-    read_images          function that takes results and a side in pixels. Yields each result with its displayed image,
-                         whose longer side is at most that long, or with the reason why there is no image
-    capture_numbers      numbers (in the work list) of images of which a secondary capture is written; None for all
-    report_omission      function that an exporter calls for each result that it leaves out, with the reason
+    results                     results in the order of the work list. The results of one image are adjacent. The
+                                results can be iterated only once
+    packs                       facts of each pack, in the order of the packs in the run
+    pack_position               position of the pack to which `pack`, `counts`, `warnings` and `manifest` belong; see
+                                `for_result`
+    absent_images               names of the images that an earlier pass of the run found, but the last complete pass
+                                did not
+    superseded_verdicts         readers' verdicts on results that changed after the verdict was given
+    options                     options that a person chose
+    pseudonym_key               key from which pseudonyms are made; equal keys give a patient equal pseudonyms
+    read_preview                function that returns the preview stored with a result, for an image that cannot be read
+                                any more
+    read_images                 function that takes results and a side in pixels. Yields each result with its displayed
+                                image, whose longer side is at most that long, or with the reason why there is no image
+    captured_work_list_numbers  numbers (in the work list) of images of which a secondary capture is written; None for
+                                all
+    report_omission             function that an exporter calls for each result that it leaves out, with the reason
     """
 
     run: Run
@@ -292,7 +294,7 @@ def image_alias(image: str, *, key: bytes) -> str:
 def exam_alias(exam: str, *, key: bytes) -> str:
     """Return the pseudonym of an examination, which all its images share: `FE-` and ten letters or digits.
 
-    exam  key of the examination (`Case.exam` of an audit)
+    exam  key of the examination (`Case.exam_key` of an audit)
     key   the installation's `pseudonym_key`
     """
     return f"FE-{_letters(f'exam{chr(0)}{exam}', key)}"

@@ -324,7 +324,7 @@ def write_overlay(
     """Write the image with heat map and lung outline as `NAME.overlay.png`.
 
     stem    path of the file without suffix
-    grey    (rows, columns) uint8, the image as read with the specification `overlay_spec`
+    grey    (rows, columns) uint8, the image as read with the specification `overlay_input_spec`
     inputs  files and folders of the run, which are never replaced
 
     Raises UsageProblem, StorageProblem.

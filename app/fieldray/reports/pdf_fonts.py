@@ -155,7 +155,7 @@ class _Codes:
 
 
 class FullFontDocumentWriter(OutputProducer):
-    """Writes a document and embeds each `WholeFont` unchanged (ISO 32000-1, 9.7). fpdf2 alone would subset fonts."""
+    """Writes a document with each `FullyEmbeddedFont` unchanged (ISO 32000-1, 9.7). fpdf2 alone would subset fonts."""
 
     def _add_fonts(self, *drawn: Any) -> dict[int, Any]:
         fonts = self.fpdf.fonts

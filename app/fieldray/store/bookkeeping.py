@@ -320,7 +320,7 @@ def is_different_existing_file(key: bytes, other: bytes) -> bool:
 def paths_that_lost_all_images(rows: Sequence[sqlite3.Row], paths: Sequence[str]) -> tuple[bytes, ...]:
     """Return the paths of a run under which the last pass found no image, although an earlier pass had found images.
 
-    rows   rows of the query `SELECT_PASSES`
+    rows   rows of the query `SELECT_SEEN_STATE_OF_IMAGES`
     paths  all paths of the run
     """
     folders = {os.fsencode(path).rstrip(_SEPARATOR) for path in paths}
@@ -338,7 +338,7 @@ def absent_image_ids(rows: Sequence[sqlite3.Row], empty_paths: Sequence[bytes]) 
 
     If a folder or zip file could not be read, its images are left out.
 
-    rows         rows of the query `SELECT_PASSES`
+    rows         rows of the query `SELECT_SEEN_STATE_OF_IMAGES`
     empty_paths  paths under which the last pass found no image; the images under these paths are left out
     """
     unread = {row["image_key"] for row in rows if row["is_seen"] and row["stage"] == "discover" and not _is_partly(row)}
@@ -349,7 +349,7 @@ def absent_image_ids(rows: Sequence[sqlite3.Row], empty_paths: Sequence[bytes]) 
 def moved_image_ids(equal_images: Sequence[sqlite3.Row]) -> set[int]:
     """Return the row ids of images whose file is gone, if another file of the run has equal content.
 
-    equal_images  rows of the query `SELECT_EQUAL_IMAGES`
+    equal_images  rows of the query `SELECT_IMAGES_OF_EQUAL_CONTENT`
     """
     groups: defaultdict[tuple[bytes, int], list[sqlite3.Row]] = defaultdict(list)
     for row in equal_images:

@@ -75,7 +75,7 @@ class StoreConnection(sqlite3.Connection):
     _companions: list[tuple[int, int]]
 
     def remember_file_identity(self, path: Path) -> None:
-        """Store the identity of the open file, by which `require_current_file` detects that the file was replaced.
+        """Store the identity of the open file, by which `require_same_file_at_path` detects that the file was replaced.
 
         The caller holds `OPENING_LOCK`. Raises OSError.
         """

@@ -112,7 +112,7 @@ def has_viewing_session(database: Path) -> bool:
 class RunLocks:
     """The locks of the runs on which this process works. Methods raise OSError if lock files cannot be written.
 
-    other_process  description of the process that held a run when `hold` returned False; None before
+    process_holding_run  description of the process that held a run when `hold` returned False; None before
     """
 
     def __init__(self, database: Path) -> None:
@@ -123,7 +123,7 @@ class RunLocks:
     def hold(self, run_id: int) -> bool:
         """Lock a run.
 
-        Returns False if another process works on the run; `other_process` then describes that process.
+        Returns False if another process works on the run; `process_holding_run` then describes that process.
         """
         if run_id in self._held:
             return True

@@ -163,7 +163,7 @@ class ResultQuery:
         return with_live_state(self.path, run_of(row))
 
     def results(self, run_id: int, *, pack_position: int | None = None) -> Iterator[StoredResult]:
-        """Yield a run's results in the order of saving. `pack_position` selects one pack of the run; None selects all."""
+        """Yield a run's results in the order of saving. `pack_position` selects one pack of the run; None: all packs."""
         listed = "SELECT id FROM images WHERE run_id = ? AND absent_s IS NULL AND id > ? ORDER BY id LIMIT ?"
         query, after = f"{SELECT_RESULTS} WHERE image_id IN ({listed}) ORDER BY image_id, answers.position", 0
         while found := self._all(query, run_id, after, _BATCH_ROWS):
@@ -186,7 +186,7 @@ class ResultQuery:
     def images(self, row_ids: Sequence[int], *, checks_lung_mask: bool = True) -> tuple[StoredImage, ...]:
         """Return the images with these row ids, in this order, each with its results. Missing images are left out.
 
-        looks_inside  whether a damaged lung mask is detected now, and not only on first access
+        checks_lung_mask  whether a damaged lung mask is detected now, and not only on first access
         """
         query = (
             f"{SELECT_RESULTS} WHERE image_id IN (SELECT value FROM json_each(?)) ORDER BY image_id, answers.position"
@@ -411,8 +411,8 @@ class ResultStore(ResultQuery):
 
         `answers` are in the order of the packs. An image that the run already has is overwritten in its row.
 
-        resumed        positions of the packs whose outcome comes from an earlier run
-        keeps_preview  whether preview and thumbnail of the image are stored, too
+        reused_positions  positions of the packs whose outcome comes from an earlier run
+        keeps_preview     whether preview and thumbnail of the image are stored, too
         """
         (image,) = self.save_all(run_id, [(answers, reused_positions)], spec=spec, keeps_preview=keeps_preview)
         return image

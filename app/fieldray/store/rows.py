@@ -231,9 +231,9 @@ def outcome_of(
 ) -> Outcome:
     """Read an outcome from a row of `answers` joined with its image. Raises one of `INVALID_ROW_ERRORS`.
 
-    pack_in_run   the pack in the run to which the row belongs
-    thumbnail     the image's stored thumbnail (height, width), in the orientation of the file; None without one
-    looks_inside  whether a damaged lung mask is detected now, and not only on first access
+    pack_in_run       the pack in the run to which the row belongs
+    thumbnail         the image's stored thumbnail (height, width), in the orientation of the file; None without one
+    checks_lung_mask  whether a damaged lung mask is detected now, and not only on first access
     """
     with_checked_types(row)
     category_of_row(row)

@@ -354,7 +354,7 @@ class HistoryQuery(ResultQuery):
 
         Results of an image are adjacent.
 
-        position  position of the pack whose results are yielded; None for the results of all packs
+        pack_position  position of the pack whose results are yielded; None for the results of all packs
         """
         for page in self._pages(run_id):
             of_image = defaultdict[int, list[ResultBrief]](list)
@@ -404,7 +404,7 @@ class HistoryQuery(ResultQuery):
         Files with equal pixels in another compression are not counted. Pixels count as equal if median grey and score
         are nearly equal.
 
-        position  position of the pack whose scores are compared
+        pack_position  position of the pack whose scores are compared
         """
         uid = "json_extract(header, '$.sop_instance_uid')"
         named = f"SELECT id, {uid}, frame FROM images WHERE run_id = ? AND absent_s IS NULL AND {uid} IS NOT NULL"
@@ -434,8 +434,8 @@ class HistoryQuery(ResultQuery):
         Only earlier runs with an equal model and equal settings are used. Images that the run itself contains are left
         out. Folders are compared by `domain.run.origin_folder`.
 
-        position  position of the pack in the run
-        limit     maximum number of images; the newest images are used
+        pack_position  position of the pack in the run
+        limit          maximum number of images; the newest images are used
         """
         sites = [os.fsencode(site) for site in dict.fromkeys(map(origin_folder, run.spec.paths))][:_MAX_SITES]
         ends = [end for site in sites for end in (site, site + _SEPARATOR, site + _AFTER_SEPARATOR)]

@@ -78,7 +78,7 @@ class AnalysisRequest:
     detail                  minimum detail of reading: "needed" for the networks' inputs, "fine", "finer", or "full"
     classifier_location     where the classifier runs: "here" in the worker, "elsewhere" on a device of the parent
                             process, or "nowhere": the answer then contains the classifier's input
-    stamp_key               hexadecimal key with which a stamp of the file is made, to recognise the unchanged file
+    file_stamp_key          hexadecimal key with which a stamp of the file is made, to recognise the unchanged file
                             later; "" for no stamp
     pack_number             number of the pack among the loaded packs, from 0
     """
@@ -101,19 +101,23 @@ class AnalysisResult:
 
     The constructor raises ValueError for invalid values.
 
-    facts              facts found while reading the image
-    kind, header       kind and header of the bytes read; "unknown" and None if no bytes were read, or if not requested
-    lungs              the lung fields; None if no lung-field pack ran
-    problem            the reason why the analysis stopped: a refusal of the image, or a failure; None without a problem
-    is_refusal         whether `problem` is a refusal of the image
-    stage              the stage at which the analysis stopped
-    overruled_reasons  the reasons for refusal that a person overruled
-    input_values       (1, height, width, channels) uint8, the input of the network, if the request was to run no
-                       classifier; else None
-    network_output     the classifier's output for the image; None if the classifier ran elsewhere or not at all
-    image_number       number of images that the worker's classifier has run since it was loaded, this image included
-    is_approximate     whether a codec reduced the resolution, so that pixels differ a little from the true averages
-    reduction_factor   pixels of the file per pixel read, along each axis
+    facts                   facts found while reading the image
+    kind, header            kind and header of the bytes read; "unknown" and None if no bytes were read, or if not
+                            requested
+    lungs                   the lung fields; None if no lung-field pack ran
+    problem                 the reason why the analysis stopped: a refusal of the image, or a failure; None without a
+                            problem
+    is_refusal              whether `problem` is a refusal of the image
+    stage                   the stage at which the analysis stopped
+    overruled_reasons       the reasons for refusal that a person overruled
+    input_values            (1, height, width, channels) uint8, the input of the network, if the request was to run no
+                            classifier; else None
+    network_output          the classifier's output for the image; None if the classifier ran elsewhere or not at all
+    classifier_run_count    number of images that the worker's classifier has run since it was loaded, this image
+                            included
+    has_approximate_pixels  whether a codec reduced the resolution, so that pixels differ a little from the true
+                            averages
+    reduction_factor        pixels of the file per pixel read, along each axis
     """
 
     facts: ImageFacts = field(default_factory=ImageFacts)

@@ -307,7 +307,7 @@ class ImageWorker:
             stage="inference",
             input_values=tensor.values,
             network_output=None,
-            is_approximate=image.has_approximate_pixels,
+            has_approximate_pixels=image.has_approximate_pixels,
             reduction_factor=image.reduction_factor,
         )
 
@@ -329,7 +329,7 @@ class ImageWorker:
             stage="inference",
             input_values=tensor.values,
             network_output=None,
-            is_approximate=image.has_approximate_pixels,
+            has_approximate_pixels=image.has_approximate_pixels,
             reduction_factor=image.reduction_factor,
         )
 
@@ -409,7 +409,7 @@ class ImageWorker:
                 view.result = replace(view.result, problem=error.reason)
                 return False
             classifier.run_count += 1
-            view.result = replace(view.result, network_output=network_output, image_number=classifier.run_count)
+            view.result = replace(view.result, network_output=network_output, classifier_run_count=classifier.run_count)
             scores, features = scores_by_label_code(classifier.model, network_output.scores), network_output.features
         setup = PackSetup(model=classifier.model, points=view.question.operating_points)
         return view.result.is_borderline(setup, scores, features)

@@ -215,7 +215,7 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
 
         def request(one: AnalysisRequest, model: Model | None, loaded: Sequence[Model]) -> AnalysisRequest:
             finds, number = bool(model and calls.lung_finder_of(model)), _index(model, loaded) if model else 0
-            return replace(one, ref=slim, stamp_key=key, pack_number=number, finds_lungs=finds)
+            return replace(one, ref=slim, file_stamp_key=key, pack_number=number, finds_lungs=finds)
 
         def asked(loaded: Sequence[Model]) -> tuple[AnalysisRequest, ...]:
             return tuple(request(one, model, loaded) for one, model in questions)

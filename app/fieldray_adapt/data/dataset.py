@@ -226,7 +226,7 @@ class Dataset:
         (n, labels) float32: 1 with the label, 0 without, nan if unknown.
     parts
         The part of each image.
-    facts
+    figures
         Counts, duplicates, images left out, and the digests of the data and of the parts.
     """
 
@@ -263,7 +263,8 @@ def data_step(run: Run) -> StepFacts:
     """Read the images of a recipe, divide the images into parts, and search for duplicates.
 
     Writes split.csv and facts.json. Training images that are also validation or test images are left out. Raises
-    StorageProblem, and the exceptions of `layouts.read_source`, `layouts.split_rows` and `image_set.read_images`.
+    StorageProblem, and the exceptions of `layouts.read_source`, `layouts.assign_leak_free_parts` and
+    `image_set.read_images`.
     """
     recipe = run.recipe
     rows = _rows(run)

@@ -185,7 +185,7 @@ class ImagesForImageChecks:
 
     Attributes
     ----------
-    chest_images
+    chests_and_frequency_by_source
         For each source: chest images (n, side, side) uint8, and their relative frequency.
     ood_images
         Out-of-distribution images (n, side, side) uint8. May be empty: the program also draws synthetic images.
@@ -215,8 +215,8 @@ class ImagesForImageChecks:
     ) -> tuple[GreyImage, ImageCheckTargets]:
         """Draw an augmented training image, and the right answer of each image check.
 
-        Returns the image (side, side) uint8, and the targets (n,) in the order of `LUNG_CHECKS`: 1 for yes, 0 for no,
-        or `UNKNOWN_TARGET`. `ood_share` is the probability of an out-of-distribution image.
+        Returns the image (side, side) uint8, and the targets (n,) in the order of `LUNG_NETWORK_CHECKS`: 1 for yes, 0
+        for no, or `UNKNOWN_TARGET`. `ood_share` is the probability of an out-of-distribution image.
         """
         if generator.random() < ood_share:
             return self.draw_ood_image(settings, generator=generator), ood_image_targets()
@@ -248,7 +248,7 @@ class ImagesForImageChecks:
 
 
 def ood_image_targets() -> ImageCheckTargets:
-    """Return the training targets of an out-of-distribution image, one number for each check of `LUNG_CHECKS`.
+    """Return the training targets of an out-of-distribution image, one number for each check of `LUNG_NETWORK_CHECKS`.
 
     The target is 0 for "frontal chest", and `UNKNOWN_TARGET` for all other checks.
     """
@@ -262,7 +262,8 @@ def reorient_randomly(
 ) -> tuple[GreyImage, ImageCheckTargets]:
     """Return an augmented copy of a chest image, mirrored, rotated and inverted at random, and its training targets.
 
-    The targets are one number for each check of `LUNG_CHECKS`, such as 1 for "inverted" if the copy is inverted.
+    The targets are one number for each check of `LUNG_NETWORK_CHECKS`, such as 1 for "inverted" if the copy is
+    inverted.
     """
     turns = int(generator.choice(4, p=[_UPRIGHT, *[(1 - _UPRIGHT) / 3] * 3]))
     is_mirrored, is_inverted = generator.random() < _MIRRORED, generator.random() < _INVERTED
@@ -273,7 +274,7 @@ def reorient_randomly(
 def reorient(
     image: GreyImage, *, turns: int = 0, is_mirrored: bool = False, is_inverted: bool = False
 ) -> tuple[GreyImage, ImageCheckTargets]:
-    """Return a changed copy of a frontal chest image, and its training target for each check of `LUNG_CHECKS`.
+    """Return a changed copy of a frontal chest image, and its training target for each check of `LUNG_NETWORK_CHECKS`.
 
     The copy is mirrored if `is_mirrored`, then rotated clockwise by `turns` quarter turns, then inverted (black and
     white swapped) if `is_inverted`.

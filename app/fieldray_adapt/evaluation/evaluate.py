@@ -354,8 +354,8 @@ def data_part_figures(cases: Mapping[str, Sequence[Case]], *, points: Sequence[O
     Parameters
     ----------
     cases
-        The screened images by operating point (see `screening.ScreeningResults.cases`). Figures that belong to no
-        operating point, such as the AUC, are measured on the images of the first operating point.
+        The screened images by operating point (see `screening.ScreeningResults.cases_by_operating_point`). Figures that
+        belong to no operating point, such as the AUC, are measured on the images of the first operating point.
     points
         The operating points of the label.
 
@@ -509,8 +509,8 @@ def shortcut_scores(
 ) -> NDArray[np.float64]:
     """Return the scores (n,) in 0..1 of a logistic regression that sees only a shortcut, not the finding.
 
-    A shortcut is a feature such as the border of the image (see `SHORTCUT_PIXELS`). If all training images are of one
-    class, every score is 0.5.
+    A shortcut is a feature such as the border of the image (see `SHORTCUT_FEATURE_EXTRACTORS`). If all training images
+    are of one class, every score is 0.5.
 
     Parameters
     ----------

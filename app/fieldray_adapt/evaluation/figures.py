@@ -235,7 +235,7 @@ class LabelFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Figures on the test images.
     by_group, shortcuts, float_against_int8, evidence_inside
         Further figures on the test images. `shortcuts` has the AUC of classifiers that see only a shortcut (see
-        `evaluate.SHORTCUT_PIXELS`).
+        `evaluate.SHORTCUT_FEATURE_EXTRACTORS`).
     external_test
         Figures on images of another hospital; None if the recipe names no other hospital.
     """

@@ -133,7 +133,7 @@ def summarise_mask_fits(data: LungData, fits: Mapping[int, MaskFit]) -> dict[str
     """Return a summary of the mask fits of each source, by the name of the source.
 
     A summary has the mean of each measure (such as Dice) with a 95 % interval, and the lowest Dice. `fits` comes from
-    `measure_fits`.
+    `measure_mask_fits`.
     """
     found = {}
     indices = np.array(list(fits), np.int64)

@@ -78,7 +78,8 @@ class LungFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The document evaluate/metrics.json of a lung-field recipe.
 
     `masks` has the fit of the masks, by network file and source. `int8_less_float` compares the Dice of int8 and float
-    files. The published network has no int8 file and no image checks. All other fields are those of `CheckFigures`.
+    files. The published network has no int8 file and no image checks. All other fields are those of
+    `ImageCheckFigures`.
     """
 
     masks: dict[str, dict[str, SourceMaskFits]]

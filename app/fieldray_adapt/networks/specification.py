@@ -84,7 +84,7 @@ class Axis:
 
     Attributes
     ----------
-    joined_set_names
+    joined_channel_set_names
         The name of the channel set along the axis; "" for an axis without channels. After a concatenation, several
         names joined by "+".
     repeat_count

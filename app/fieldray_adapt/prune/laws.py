@@ -157,8 +157,8 @@ def pruning_law_class(law: Mapping[str, object]) -> type:
     return next(iter(named.values()), ConstantLaw)
 
 
-AnyLaw = Annotated[
+AnyPruningLaw = Annotated[
     ConstantLaw | LinearLaw | MultiplicativeLaw | ContextDependentLaw,
-    Key(kind="a law: rule for the value in each iteration", class_for=law_class),
+    Key(kind="a law: rule for the value in each iteration", class_for=pruning_law_class),
 ]
 """The type of a recipe's key whose value is a table that describes one of the laws."""

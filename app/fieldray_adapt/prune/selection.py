@@ -113,14 +113,14 @@ class PruningRule:
 
     Attributes
     ----------
-    kind
+    cut_off_unit
         "level": remove channels with an APoZ above `cut_off`. "deviation": remove channels with an APoZ above the mean
         of their channel set plus `cut_off` standard deviations.
     minimum_channels
         Smallest number of channels that a channel set keeps. A smaller channel set keeps all channels.
-    largest_share
+    max_removed_share
         Largest share of a channel set that one iteration may remove, 0..1.
-    multiple
+    channel_count_multiple
         The number of channels to keep is rounded up to a multiple of this number, at most to all channels. Inference
         works on 8 or 16 channels at a time, so a smaller reduction saves no time.
     """

@@ -1,8 +1,8 @@
 """Measure, cut and retrain networks for the pruning loop: in a pruning study, and in a classifier's prune step.
 
 A layer that lost most of its inputs has smaller outputs. Over sixteen layers, the signal fades to nothing. Retraining
-would first have to restore the signal. `restore_scale` restores the signal by one factor for each layer. Layers with
-batch normalisation need no factor, because retraining measures their statistics again.
+would first have to restore the signal. `restore_output_scale` restores the signal by one factor for each layer. Layers
+with batch normalisation need no factor, because retraining measures their statistics again.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class ArrayPruningTask:
     ) -> tuple[Specification, Weights]:
         """Return the smaller network that has only the channels of `keep`, and the smaller network's weights.
 
-        The weights are scaled so that the mean output of each layer does not change (see `restore_scale`).
+        The weights are scaled so that the mean output of each layer does not change (see `restore_output_scale`).
         """
         smaller, sliced = keep_channels(specification, weights, keep=keep)
         images = self.training.images[: self.calibration_image_count]

@@ -114,7 +114,7 @@ def train_recipe(
 ) -> tuple[Weights, list[EpochFigures]]:
     """Train the recipe's network with the recipe's settings. Returns the weights, and the figures of each epoch.
 
-    `work_name` is the name of the work in progress reports. See `classifier.train_groups`.
+    `work_name` is the name of the work in progress reports. See `classifier.train_and_average_networks`.
     """
     recipe, specification = run.recipe, recipe_specification(run.recipe)
     start = starting_weights(recipe, specification)

@@ -179,7 +179,8 @@ def _sum_up(console: Console, summary: PackSummary, progress: ArchiveProgress, r
     print_line, counts = console.print_line, summary.counts
     images, files = image_count(counts), sum(counts.values())
     print_line(
-        f"{_counted(images, 'image')}. Finished earlier: {progress.earlier_screened_image_count} of {_counted(files, 'file')}."
+        f"{_counted(images, 'image')}. "
+        f"Finished earlier: {progress.earlier_screened_image_count} of {_counted(files, 'file')}."
     )
     console.print_lines((*summary.summary_lines(), *summary.drift_sentences(database, PackOfRun(run_id))))
     if progress.nodes:

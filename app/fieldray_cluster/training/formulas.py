@@ -84,7 +84,7 @@ class TrainingMeasurements:
         Number of batches to train on (D in the thesis), 1 or more.
     update_s
         Seconds that one machine takes to update all weights by a gradient. 0 to neglect updates, as the thesis does.
-    slowest_factor
+    slowest_worker_factor
         Time of the slowest worker divided by the time of the other workers, 1 or more.
     rounds_up_batches
         Whether the number of batches of one worker is rounded up to a whole number.
@@ -95,8 +95,8 @@ class TrainingMeasurements:
     Raises
     ------
     ValueError
-        If `gradient_s` or `transfer_s` is not above 0, `update_s` is below 0, `slowest_worker_factor` or `batch_count` is
-        below 1, or a number is not finite.
+        If `gradient_s` or `transfer_s` is not above 0, `update_s` is below 0, `slowest_worker_factor` or `batch_count`
+        is below 1, or a number is not finite.
     """
 
     gradient_s: float

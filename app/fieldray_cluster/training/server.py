@@ -63,7 +63,7 @@ class ParameterServerSettings:
     ----------
     layout
         The order of all weights of the network in one vector.
-    ranges
+    shard_ranges
         The ranges of this vector that are the server's shard.
     rule
         The rule by which weights are updated and averaged.
@@ -215,8 +215,8 @@ class ParameterServer:
         """Update the weights of this shard by a worker's gradient. Returns the new version and the new weights.
 
         In synchronous training, the call waits for the gradients of all workers, and makes one update by their mean. A
-        gradient that was applied before is not applied again. Raises ServerEnded, ConnectionReplaced, and ValueError if
-        gradient and shard differ in length.
+        gradient that was applied before is not applied again. Raises ParameterServerEnded, ConnectionReplaced, and
+        ValueError if gradient and shard differ in length.
         """
         if gradient.shape != self._before.shape or update.worker_index != connection.worker_index:
             raise ValueError(f"a gradient of {gradient.shape} of worker {update.worker_index}")
@@ -250,14 +250,14 @@ class ParameterServer:
         has_ended
             A function that returns whether the driver, which waits for the answer, has ended the connection.
 
-        Raises ServerEnded, ConnectionReplaced.
+        Raises ParameterServerEnded, ConnectionReplaced.
         """
         with self._changed:
             self._wait_until(lambda: epoch in self._snapshots, has_ended)
             return self._snapshots.pop(epoch)
 
     def end(self) -> None:
-        """End the session. Threads that wait for this server raise ServerEnded."""
+        """End the session. Threads that wait for this server raise ParameterServerEnded."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()

@@ -106,7 +106,7 @@ class UpdateRule:
         Names of layers that are not trained.
     updates_per_averaging
         Number of updates between two additions of the weights to the running mean.
-    average_minimum_weight
+    minimum_averaging_factor
         The smallest factor (0..1) of the newest weights in the running mean. The first additions have larger factors.
     """
 

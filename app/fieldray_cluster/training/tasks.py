@@ -232,7 +232,7 @@ def temporary_arrays(path: Path, arrays_object: Any) -> Iterator[str]:
 def read_arrays(path: Path, sha256: str) -> dict[str, NDArray[Any]]:
     """Read the arrays that `write_arrays` wrote, by field name.
 
-    Raises ArraysDiffer if the file does not have the SHA-256 `sha256`, and OSError.
+    Raises TrainingImagesChanged if the file does not have the SHA-256 `sha256`, and OSError.
     """
     with path.open("rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
@@ -307,7 +307,7 @@ class DividedClassifierTraining:
     def open_replica(self) -> Replica:
         """Read the training images, and return the network with them. The weights are not set yet.
 
-        Raises OSError, ArraysDiffer.
+        Raises OSError, TrainingImagesChanged.
         """
         arrays = read_arrays(self.arrays_path, self.arrays_sha256)
         samples = Samples(
@@ -434,7 +434,7 @@ class DividedLungTraining:
         return stage_learning_rate(self.recipe.training.stages[self.stage_index], epoch)(share)
 
     def open_replica(self) -> Replica:
-        """Read the training images, and return the network with them. Raises OSError, ArraysDiffer."""
+        """Read the training images, and return the network with them. Raises OSError, TrainingImagesChanged."""
         arrays: dict[str, Any] = dict(
             read_arrays(self.arrays_path, self.arrays_sha256)
         )  # converts masks_are_chests, which is an array of one value

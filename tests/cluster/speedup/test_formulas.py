@@ -78,13 +78,13 @@ def training(workers: int, **other: float) -> AsynchronousTiming:
         ),
         (
             "a slow worker holds up the others",
-            training(3, batch_count=3, slowest_factor=2).central_server_range.best_s,
+            training(3, batch_count=3, slowest_worker_factor=2).central_server_range.best_s,
             18,
         ),
-        ("but not itself alone", training(1, batch_count=1, slowest_factor=2).central_server_range.best_s, 9),
+        ("but not itself alone", training(1, batch_count=1, slowest_worker_factor=2).central_server_range.best_s, 9),
         # The server of 4.14 begins with the first gradient, which comes from a worker that is not slow.
-        ("4.14 with a slow worker", training(3, slowest_factor=2).best_with_busy_server_s, 31),
-        ("4.13 with a slow worker", training(3, slowest_factor=2).best_with_free_server_s, 60),
+        ("4.14 with a slow worker", training(3, slowest_worker_factor=2).best_with_busy_server_s, 31),
+        ("4.13 with a slow worker", training(3, slowest_worker_factor=2).best_with_free_server_s, 60),
     ],
 )
 def test_a_formula_gives_the_number_calculated_by_hand(formula: str, found: object, expected: object) -> None:
@@ -158,9 +158,9 @@ def test_the_server_with_most_weights_determines_the_time_of_an_update() -> None
     [
         *(({name: time_s}, "times must be") for name in ("gradient_s", "transfer_s")
           for time_s in (0.0, -1.0, math.nan, math.inf)),
-        *(({"slowest_factor": factor}, "a factor of 1") for factor in (0.5, math.nan, math.inf)),
+        *(({"slowest_worker_factor": factor}, "a factor of 1") for factor in (0.5, math.nan, math.inf)),
         *(({"update_s": time_s}, "the time of an update") for time_s in (-1.0, math.nan, math.inf)),
-        ({"batches": 0}, "one batch or more"),
+        ({"batch_count": 0}, "one batch or more"),
         ({"workers": 0}, "one worker or more"),
     ],
 )  # fmt: skip

@@ -150,7 +150,7 @@ def _answers() -> tuple[tuple[str, Message], ...]:
         show = calls.DisplayRequest(ref=ImageRef(path=path), longer_side_px=64)
         found += [(name, handle(encode_message(show, call=name))) for name in ("image", "shown", "hash")]
     (seen,) = decode_message(found[0][1], tuple[calls.AnalysisResult, ...])
-    answered = replace(seen, input_values=None, lungs=lungs(), network_output=_scores(), image_number=3)
+    answered = replace(seen, input_values=None, lungs=lungs(), network_output=_scores(), classifier_run_count=3)
     found += [("look", encode_message(each)) for each in ((answered,), (answered, seen))]
     found.append(("members", encode_message(_members())))
     found.append(("preview", encode_message(calls.PreviewResult(scaled(image, 8)[:64, :64]))))

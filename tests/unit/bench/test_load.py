@@ -68,7 +68,7 @@ def test_every_subject_is_measured_under_every_level() -> None:
     levels = (NO_LOAD, LoadLevel(name="a little", share=0.05))
     effort = MeasurementSize(repetition_count=2, image_count=3)
     cases = dict.fromkeys((a, b), IMAGES)
-    options = replace(LOAD_STUDY_OPTIONS, load_levels=levels, settle_s=0.01, min_duration_s=0)
+    options = replace(LOAD_STUDY_OPTIONS, load_levels=levels, load_measurement_s=0.01, min_duration_s=0)
     cells = measure_cases(cases, effort, notify=str, options=options)
     assert {(one.case.name, one.level.name) for one in cells} == {
         *(("a", "no load"), ("b", "no load"), ("a", "a little"), ("b", "a little")),

@@ -38,7 +38,7 @@ def listed(pack_id: str, *, version: str = "1.0.0", key: str = "", **changes: ob
         "pack_id": pack_id,
         "version": version,
         "trust": "trusted" if key else "builtin",
-        "is_namesake_of_shipped": bool(key),
+        "is_namesake_of_shipped_pack": bool(key),
     }
     described = manifest(pack_id=pack_id, version=version, accepted=HeaderRules(ages_years=AGES[pack_id]))
     return candidate(f"/{pack_id}-{version}{key}", **about, fingerprint=key, manifest=described, **changes)

@@ -425,10 +425,10 @@ def test_a_run_of_two_packs_reuses_results_of_a_run_of_one(images: Path) -> None
     assert why.code == "points_differ" and "strict-1.0.0: strict" in why.text
     again = Run(images, setups=BOTH)
     assert again.readers.hashed == again.readers.read_names == []
-    assert ways_of_packs(again, "is_recognised_by_sample") == {(0, True): 5, (1, True): 5}
+    assert ways_of_packs(again, "is_file_recognised_by_sample") == {(0, True): 5, (1, True): 5}
     strict = Run(images, setups=(STRICT,))  # the second pack of one run becomes the first of another
     assert strict.readers.hashed == strict.readers.read_names == []
-    assert ways_of_packs(strict, "is_recognised_by_sample") == {(0, True): 5}
+    assert ways_of_packs(strict, "is_file_recognised_by_sample") == {(0, True): 5}
     with HistoryQuery(alone.database) as query:
         assert len(query.runs()) == 4
 
@@ -438,7 +438,7 @@ def test_results_of_two_runs_of_one_pack_are_combined(images: Path) -> None:
     Run(images, setups=(STRICT,))
     both = Run(images, setups=BOTH)
     assert both.readers.hashed == both.readers.read_names == []
-    assert ways_of_packs(both, "is_recognised_by_sample") == {(0, True): 5, (1, True): 5}
+    assert ways_of_packs(both, "is_file_recognised_by_sample") == {(0, True): 5, (1, True): 5}
     codes = [[note.code for note in notes] for notes in both.pack_notes]
     assert codes == [["taken_over"], ["taken_over"]]
 

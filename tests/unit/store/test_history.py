@@ -104,7 +104,7 @@ def test_missing_images_are_counted_separately(store: ResultStore) -> None:
     "ask",
     [
         lambda q: q.run_summaries(),
-        lambda q: q.quality_by_day(since_s=0.0),
+        lambda q: q.image_quality_by_day(since_s=0.0),
         lambda q: q.preview("a" * 64, frame=0),
         lambda q: list(q.result_briefs(1)),
     ],

@@ -337,9 +337,9 @@ def test_several_packs_get_the_same_results_as_alone_from_one_reading(ref: Image
         assert (
             mine.lungs is not None
             and its.lungs is not None
-            and np.array_equal(mine.lungs.shares, its.lungs.lung_shares)
+            and np.array_equal(mine.lungs.lung_shares, its.lungs.lung_shares)
         )
-        assert (mine.reduction_factor, mine.image_number, mine.facts.preview) == (
+        assert (mine.reduction_factor, mine.classifier_run_count, mine.facts.preview) == (
             its.reduction_factor,
             its.classifier_run_count,
             its.facts.preview,
