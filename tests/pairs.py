@@ -103,7 +103,7 @@ def compared_with(outcome: Outcome, **changes: object) -> ComparisonRecord:
         "prior_header": prior,
         "has_dicom_prior": True,
         "prior_frame": 0,
-        "order": "earlier",
+        "time_order": "earlier",
         "patient_match": "same",
         "similarity": 0.83,
         "regions": (

@@ -30,7 +30,7 @@ def escape_invisible_characters(text: str) -> str:
 
 
 def console_cell_text(text: str) -> str:
-    """Return a text for a cell of a console table: as by `escape_invisible_characters`, with repeated blanks escaped, too.
+    """Return a text for a cell of a console table: by `escape_invisible_characters`, with repeated blanks escaped, too.
 
     A name with many blanks could otherwise fill its line of the screen, and imitate the next row.
     """

@@ -45,7 +45,7 @@ def test_labels_of_folders_are_audited_and_stored_results_are_used_again(
     assert json.loads(run_ok(*asked).out)["auc"] == document["auc"]
     priced = json.loads(fieldray(*asked, "--price-test", "20", "--threshold", "0.5").out)
     assert priced["proposal"]["threshold"] == 0.5
-    assert priced["plan"]["prices"] == {"screening": 0.0, "test": 20.0, "unsure": 0.0}
+    assert priced["plan"]["prices"] == {"screening_price": 0.0, "test_price": 20.0, "second_reading_price": 0.0}
     assert all(step["cost"] == pytest.approx(20 * step["referred"]) for step in priced["plan"]["shown"])
     assert "Choose two different runs" in fieldray(*asked, "--against", run).err
     # An audit does not screen its own outputs. It replaces them, but no other file.

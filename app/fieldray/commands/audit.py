@@ -210,7 +210,11 @@ def _request(options: argparse.Namespace) -> AuditRequest:
     from fieldray.audit.report import ProposalGoal, ScreeningPrices
     from fieldray.pipeline.auditing import AuditRequest
 
-    prices = {name: getattr(options, f"price_{name}") for name in ("screening", "test", "unsure")}
+    prices = {
+        "screening_price": options.price_screening,
+        "test_price": options.price_test,
+        "second_reading_price": options.price_unsure,
+    }
     prices = {name: price for name, price in prices.items() if price is not None}
     wanted = ProposalGoal(sensitivity=options.sensitivity, specificity=options.specificity, threshold=options.threshold)
     given = {name: getattr(options, f"{name}_column") for name in _COLUMNS}

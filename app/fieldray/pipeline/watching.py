@@ -115,7 +115,7 @@ class FolderWatch:
                 if self._clock() > looked_s + _EFFORT * pause_s:  # after this time, list the folders again
                     pause_s = 0.0
                     break
-                # New and returned files are recognised by content alone, because `is_known` has older data.
+                # New and returned files are recognised by content alone, because `has_results_of_file` has older data.
                 yield from self._try(path, search, has_results_of_file if due[path] <= first_s else lambda *_: False)
             yield None
             if wait(pause_s):
@@ -233,7 +233,7 @@ def _images_in(
         yield ImageRef(path=path, problem=reason("linked_folder"))
         return
     try:
-        found = search([path], is_known=lambda other, stream: other != path or is_known(other, stream))
+        found = search([path], has_results_of_file=lambda other, stream: other != path or is_known(other, stream))
     except UsageProblem:  # the file was deleted
         return
     yield from (ref for ref in found if ref.path == path)

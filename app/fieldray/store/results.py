@@ -163,7 +163,7 @@ class ResultQuery:
         return with_live_state(self.path, run_of(row))
 
     def results(self, run_id: int, *, pack_position: int | None = None) -> Iterator[StoredResult]:
-        """Yield a run's results in the order of saving. `pack_position` selects one pack of the run; None: all packs."""
+        """Yield a run's results in the order of saving. `pack_position` selects one pack; None: all packs."""
         listed = "SELECT id FROM images WHERE run_id = ? AND absent_s IS NULL AND id > ? ORDER BY id LIMIT ?"
         query, after = f"{SELECT_RESULTS} WHERE image_id IN ({listed}) ORDER BY image_id, answers.position", 0
         while found := self._all(query, run_id, after, _BATCH_ROWS):

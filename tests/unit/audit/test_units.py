@@ -32,7 +32,7 @@ RULES = [CountingRule(unit=unit, refers=refers) for unit, refers in product(COUN
 
 
 def image(number: int, score: float | None, truth: bool, category: Category, **known: object) -> Case:
-    values = {"patient": f"p{number}", "exam": f"e{number}", "header": ImageHeader(), **known}
+    values = {"patient_key": f"p{number}", "exam_key": f"e{number}", "header": ImageHeader(), **known}
     return Case(image_key=f"{number}.png", row_id=number, truth=truth, score=score, category=category, **values)  # type: ignore[arg-type]
 
 
@@ -46,7 +46,7 @@ def drawn(count: int = 600) -> list[Case]:
         score = round(float(np.clip(generator.normal(0.6 if truth else 0.4, 0.2), 0, 1)), 3)
         kind = generator.random()
         is_first = kind > 0.92
-        known = {"patient": f"p{patient}", "exam": f"p{patient}-{generator.integers(2)}"}
+        known = {"patient_key": f"p{patient}", "exam_key": f"p{patient}-{generator.integers(2)}"}
         header = ImageHeader(patient_sex="FM"[patient % 2])
         if kind < 0.1:
             made = image(number, None, truth, "refused", header=header, reason=reason("view", view="LL"), **known)
@@ -178,10 +178,10 @@ def test_an_aim_that_no_threshold_reaches_is_reported(refers: ReferralRule) -> N
 def test_patients_with_both_labels_or_several_examinations_are_reported() -> None:
     days = ("20200101", "20210101", "20200105")
     cases = [
-        image(n, 0.2 + 0.2 * n, n == 2, "normal", patient="A", exam=f"e{n}", header=ImageHeader(study_date=day))
+        image(n, 0.2 + 0.2 * n, n == 2, "normal", patient_key="A", exam_key=f"e{n}", header=ImageHeader(study_date=day))
         for n, day in enumerate(days)
     ]
-    cases += [image(10 + n, 0.1 * n, n > 4, "normal", patient=f"B{n}") for n in range(9)]
+    cases += [image(10 + n, 0.1 * n, n > 4, "normal", patient_key=f"B{n}") for n in range(9)]
     notes = {
         note.code: dict(note.parameters)
         for note in compute_audit(cases, [POINT], rule=CountingRule(unit="patient")).notes

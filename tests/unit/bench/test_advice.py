@@ -68,13 +68,13 @@ def test_missing_parts_of_the_program_are_found(lacking: str, found: list[str]) 
     [
         ({}, []),
         ({"vector_instructions": ()}, ["host_no_vectors"]),
-        ({"governor": "powersave", "saves_power": True}, ["host_governor"]),
-        ({"governor": "", "power_plan": "power saver", "saves_power": True}, ["host_power_plan"]),
+        ({"cpu_governor": "powersave", "saves_power": True}, ["host_governor"]),
+        ({"cpu_governor": "", "power_plan": "power saver", "saves_power": True}, ["host_power_plan"]),
         ({"is_on_battery": True}, ["host_battery"]),
         ({"free_memory_mb": 900}, ["host_memory"]),
         ({"cpu_load": 0.7}, ["host_busy"]),
         ({"usable_threads": 2}, ["host_few_threads"]),
-        ({"processor": "", "vector_instructions": None, "governor": "", "clock_mhz": 0, "highest_clock_mhz": 0}, []),
+        ({"processor": "", "vector_instructions": None, "cpu_governor": "", "clock_mhz": 0, "highest_clock_mhz": 0}, []),
     ],
 )
 def test_causes_of_a_slow_computer_are_found(changes: dict[str, Any], found: list[str]) -> None:
