@@ -22,7 +22,7 @@ from fieldray.domain.image import ImageHeader
 from fieldray.domain.model import OperatingPoint
 from outcomes import POINT
 
-PRICES = ScreeningPrices(screening=2.0, test_price=20.0)
+PRICES = ScreeningPrices(screening_price=2.0, test_price=20.0)
 PATIENTS = CountingRule(unit="patient")
 
 

@@ -80,7 +80,7 @@ def test_the_audit_requests_a_chosen_threshold_prices_and_a_run_to_compare(desk:
         None,
         plan.shown_thresholds[1],
     )
-    assert (again.prices, again.compared_pack) == (ScreeningPrices(screening=2.5), PackOfRun(other))
+    assert (again.prices, again.compared_pack) == (ScreeningPrices(screening_price=2.5), PackOfRun(other))
     text = texts(page)
     assert "of 1000 patients screened are referred" in text
     assert "The area under the ROC curve does not differ significantly between the packs." in text

@@ -390,7 +390,7 @@ class ScreeningPrices:
     second_reading_price  price of a second reading of one unit in the uncertain zone, referred or not
     """
 
-    screening: float = 0.0
+    screening_price: float = 0.0
     test_price: float = 0.0
     second_reading_price: float = 0.0
 
@@ -453,7 +453,7 @@ class ThresholdPlan:
 
 def require_valid_prices(prices: ScreeningPrices | None) -> None:
     """Raise UsageProblem if a price is negative, infinite or not a number."""
-    for value in (prices.screening, prices.test_price, prices.second_reading_price) if prices else ():
+    for value in (prices.screening_price, prices.test_price, prices.second_reading_price) if prices else ():
         if not 0 <= value < math.inf:
             raise UsageProblem(reason("audit_price", value=value))
 
@@ -542,7 +542,7 @@ def _step(
     in_zone = [int(np.searchsorted(own, high) - np.searchsorted(own, low)) / len(own) for own in (positives, negatives)]
     unsure = THRESHOLD_PLAN_UNIT_COUNT * (prevalence * in_zone[0] + (1 - prevalence) * in_zone[1])
     cost = (
-        THRESHOLD_PLAN_UNIT_COUNT * prices.screening
+        THRESHOLD_PLAN_UNIT_COUNT * prices.screening_price
         + referred * prices.test_price
         + unsure * prices.second_reading_price
         if prices

@@ -154,7 +154,7 @@ class AuditPage(Page):
                 goal=ProposalGoal(sensitivity=self.sensitivity.value() / 100, threshold=threshold),
                 prices=None
                 if not any(prices)
-                else ScreeningPrices(screening=screening, test_price=test, second_reading_price=unsure),
+                else ScreeningPrices(screening_price=screening, test_price=test, second_reading_price=unsure),
                 compared_pack=PackOfRun.parse(against) if against else None,
             )
         )

@@ -65,18 +65,20 @@ def test_referred_detected_and_missed_are_counted_by_patient() -> None:
 
 
 def test_costs_count_screening_everybody_and_testing_the_referred() -> None:
-    step = made(CASES, prices=ScreeningPrices(screening=2.0, test_price=20.0)).rows_by_subgroup[ALL_UNITS_SUBGROUP][0.4]
+    step = made(CASES, prices=ScreeningPrices(screening_price=2.0, test_price=20.0)).rows_by_subgroup[
+        ALL_UNITS_SUBGROUP
+    ][0.4]
     assert step.cost == pytest.approx(1000 * 2 + 255 * 20)
     assert step.cost_per_detected == pytest.approx(7100 / 75)
     nobody = [one for one in CASES if one.patient_key not in "acd"]
     assert (
-        made(nobody, points=(0.7,), prices=ScreeningPrices(screening=2.0, test_price=20.0))
+        made(nobody, points=(0.7,), prices=ScreeningPrices(screening_price=2.0, test_price=20.0))
         .rows_by_subgroup[ALL_UNITS_SUBGROUP][0.7]
         .cost_per_detected
         is None
     )
     for wrong in (
-        ScreeningPrices(screening=-1.0),
+        ScreeningPrices(screening_price=-1.0),
         ScreeningPrices(test_price=float("nan")),
         ScreeningPrices(second_reading_price=float("inf")),
     ):

@@ -156,7 +156,7 @@ def test_uncertain_units_are_a_column_with_a_price_of_their_own() -> None:
     found, _, planned = everything(
         cases,
         CountingRule(unit="patient"),
-        prices=ScreeningPrices(screening=1.0, test_price=10.0, second_reading_price=4.0),
+        prices=ScreeningPrices(screening_price=1.0, test_price=10.0, second_reading_price=4.0),
     )
     step = planned.rows_by_subgroup[ALL_UNITS_SUBGROUP][0.5]
     shares = [found.points[0].class_shares_by_truth[side]["unsure"].value for side in (True, False)]

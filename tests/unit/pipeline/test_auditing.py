@@ -240,7 +240,7 @@ def test_a_chosen_threshold_with_prices_is_planned_and_stored(store: ResultStore
     request = AuditRequest(
         label_source="folders",
         goal=ProposalGoal(threshold=0.5),
-        prices=ScreeningPrices(screening=2, test_price=20),
+        prices=ScreeningPrices(screening_price=2, test_price=20),
         prevalence=0.1,
     )
     report = audit_run(store.path, PackOfRun(run_id), request, model=model)
@@ -258,7 +258,7 @@ def test_a_chosen_threshold_with_prices_is_planned_and_stored(store: ResultStore
         audit_run(
             store.path,
             PackOfRun(run_id),
-            dataclasses.replace(request, prices=ScreeningPrices(screening=-1.0)),
+            dataclasses.replace(request, prices=ScreeningPrices(screening_price=-1.0)),
             model=model,
         )
 
