@@ -32,7 +32,7 @@ from fieldray.domain.run import DrivesChanged, RunChanged
 from fieldray.packs.naming import PackCandidate
 from fieldray.settings import Settings
 
-WAIT_MS = 4_000
+WAIT_MS = 60_000
 Box = TypeVar("Box", bound=QDialog)
 
 

@@ -23,12 +23,14 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                             "-1 or empty: {values}. Lines that match several images (write more of the path): "
                             "{several}. Lines that give one image two labels: {two_labels}. Lines with patient IDs "
                             "that differ only by case, blanks, leading zeros or letters that look alike: {numbers}.",
-    "audit_table_no_match": "No row of the table {path} matches a screened image. Lines of the table: {rows}. An "
-                            "image after the sign ≠ has the same file name, but is in another folder.",
+    "audit_table_no_match": "No row of the table {path} matches a screened image. Lines of the table: {rows}. If a "
+                            "line shows ≠ and an image, this image has the same file name in another folder.",
     "audit_rows_unknown": Plural("{count} row of the table matches no image of this run and was left out. Line: "
-                                 "{rows}. An image after the sign ≠ has the same file name, but is in another folder.",
+                                 "{rows}. If a line shows ≠ and an image, this image has the same file name in another "
+                                 "folder.",
                                  "{count} rows of the table match no image of this run and were left out. Lines: "
-                                 "{rows}. An image after the sign ≠ has the same file name, but is in another folder.",
+                                 "{rows}. If a line shows ≠ and an image, this image has the same file name in another "
+                                 "folder.",
                                  count_parameter="count"),
     "audit_rows_doubled": Plural("{count} row of the table repeats an earlier row and was not counted again.",
                                  "{count} rows of the table repeat an earlier row and were not counted again.",

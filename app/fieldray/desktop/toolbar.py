@@ -303,7 +303,7 @@ def pack_trust_text(translator: Translator, model: Model, packs: PackController)
     if model.trust != "builtin" and packs.source is not None and packs.source.origin == "drive":
         if packs.is_pack_folder_available:
             return translator.text("{signer}; the drive can be removed during this run", signer=signer_text)
-        return translator.text("{signer}; drive removed", signer=signer_text)
+        return translator.text("{signer}; the drive was unplugged", signer=signer_text)
     return signer_text
 
 

@@ -74,7 +74,10 @@ def test_missing_parts_of_the_program_are_found(lacking: str, found: list[str]) 
         ({"free_memory_mb": 900}, ["host_memory"]),
         ({"cpu_load": 0.7}, ["host_busy"]),
         ({"usable_threads": 2}, ["host_few_threads"]),
-        ({"processor": "", "vector_instructions": None, "cpu_governor": "", "clock_mhz": 0, "highest_clock_mhz": 0}, []),
+        (
+            {"processor": "", "vector_instructions": None, "cpu_governor": "", "clock_mhz": 0, "highest_clock_mhz": 0},
+            [],
+        ),
     ],
 )
 def test_causes_of_a_slow_computer_are_found(changes: dict[str, Any], found: list[str]) -> None:
