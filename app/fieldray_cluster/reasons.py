@@ -187,8 +187,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "estimate_one_machine": Plural("Train on one machine. With --mode {mode}, {workers} worker is not faster.",
                                    "Train on one machine. With --mode {mode}, no number of workers up to {workers} is "
                                    "faster.", count_parameter="workers"),
-    "estimate_fewest": "With {workers} workers and --server {server}, training reaches nine tenths of the highest "
-                       "speed: {speed_up} times as fast as on one machine.",
+    "estimate_fewest": "With {workers} workers and --server {server}, training is {speed_up} times as fast as on one "
+                       "machine. More workers add little: this is nine tenths of the highest possible speed.",
     "estimate_second": "With 2 workers and --server {server}, training is {speed_up} times as fast as on one machine.",
     "estimate_second_not": "Do not add a second machine: with 2 workers and --server {server}, training is {speed_up} "
                            "times as fast as on one machine.",

@@ -98,7 +98,8 @@ KEY_BINDINGS: Final[tuple[KeyBinding, ...]] = (
     KeyBinding("divider_right", ("Alt+Right",), "compare",
         lambda t: t.text("Swipe: move the divider right"), "reading"),
     KeyBinding("prior_blink", ("B",), "compare", lambda t: t.text("Blink: switch between prior and current image")),
-    KeyBinding("prior_difference", ("D",), "compare", lambda t: t.text("Show the difference in colours")),
+    KeyBinding("prior_difference", ("D",), "compare",
+        lambda t: t.text("Show the difference between the images as colours")),
     KeyBinding("prior_mesh", ("X",), "compare", lambda t: t.text("Show or hide the alignment grid, which shows how the "
                                                           "prior image was deformed")),
     KeyBinding("tool_window", ("W",), "tools", lambda t: t.text("Left mouse button: window and level")),

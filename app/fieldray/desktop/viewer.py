@@ -362,7 +362,7 @@ class Viewer(QWidget):
             self.mousePressEvent(event)
 
     def contextMenuEvent(self, event: QContextMenuEvent) -> None:
-        """Open the menu after the menu key. After a click with the right button, the release opens the menu instead."""
+        """Open the menu for the menu key. For the right mouse button, the menu opens when the button is released."""
         if event.reason() == QContextMenuEvent.Reason.Keyboard:
             self.menu_requested.emit(self.mapToGlobal(self.rect().center()))
 

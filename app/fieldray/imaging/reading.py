@@ -89,8 +89,8 @@ class ImageFile:
     """An image file whose bytes are in memory. The constructor raises Unreadable if the file cannot be read.
 
     content_sha256  SHA-256 (hex) of the file
-    stamp           identifies the state of the file; empty if no `stamps` were given, or if no stamp can identify the
-                    state
+    stamp           file stamp, by which an unchanged file is recognised; empty without a `FileStamper`, or if a change
+                    of the file could go unnoticed
     """
 
     def __init__(self, ref: ImageRef, *, stamps: FileStamper | None = None) -> None:

@@ -59,8 +59,7 @@ class AuditSubjectText:
             "{images} of {patients} patients", images=found.image_count, patients=found.patient_count
         )
         missing = translator.text(
-            "{positives} rows with the condition, {negatives} rows without the condition. The audit leaves these rows "
-            "out.",
+            "{positives} with the condition, {negatives} without the condition. These rows are left out of the audit.",
             positives=self.report.rows_without_image_by_truth[True],
             negatives=self.report.rows_without_image_by_truth[False],
         )
@@ -168,7 +167,7 @@ def rule_text(translator: Translator, rule: CountingRule) -> str:
     """
     text = translator.text
     counted = {
-        "image": text("This audit counts images."),
+        "image": text("The unit of this audit is the image."),
         "exam": text(
             "This audit counts examinations. An examination has the condition if at least one image of this "
             "examination shows the condition."

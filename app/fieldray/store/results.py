@@ -216,7 +216,7 @@ class ResultQuery:
         return tuple(self._convert(result_count_of, [row for row in rows if row["position"] == one]) for one in packs)
 
     def number_of_images(self, run_id: int) -> int:
-        """Return the number of present images of a run that have a result."""
+        """Return the number of a run's images that have a result and that the run's last pass found."""
         query = """SELECT COUNT(*) AS number FROM images WHERE run_id = ? AND absent_s IS NULL
                    AND EXISTS (SELECT 1 FROM answers WHERE image_id = images.id)"""
         return int(self._all(query, run_id)[0]["number"])

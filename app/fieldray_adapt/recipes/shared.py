@@ -249,7 +249,8 @@ class Split:
     seed: int = key("With by = random: seed of the hash. Another seed gives another split.", default=0)
     table: Path | None = key(
         "With by = random: a CSV file that assigns some patients by hand, with the columns patient and part (training, "
-        "validation, test or none). Put patients whose images trained the starting weights in training. A column "
+        "validation, test or none). If the starting weights learnt from images of a patient, assign this patient to "
+        "training. A column "
         "patient_sha256 in place of patient hides the numbers. Only for classifiers without cross_folds.",
         default=None,
     )
