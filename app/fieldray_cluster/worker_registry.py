@@ -10,7 +10,8 @@ is excluded by name, with all workers that join later from this node.
 
 An image that crashes every process must not stop an archive. A computer whose processes crash repeatedly, for example
 because of too little memory, must not make one image after another fail. So an image is the cause of crashes if
-processes of two computers crashed while screening this image, or if the computer has screened other images since. A
+processes of two computers crashed while screening this image, or if the computer on which the
+processes crashed has screened another image afterwards. A
 computer is the cause if its processes crashed many times in a row.
 
 Every result that a later start may reuse (of workflows, sweeps and archives) has a key. The key is a digest of all

@@ -1,4 +1,4 @@
-"""The widget that displays an image pixel by pixel, with mouse actions and the commands of keys."""
+"""The widget that displays an image at any zoom, and handles mouse actions and keyboard commands."""
 
 from __future__ import annotations
 

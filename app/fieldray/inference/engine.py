@@ -56,7 +56,7 @@ _ABORT_INTERVAL_S: Final = 0.2
 
 
 class CpuControl(Protocol):
-    """The interface by which the engine starts the CPU for a model (implemented by
+    """The interface by which the engine makes a model ready to run on the CPU (implemented by
     `workers.readiness.ModelReadiness`).
     """
 
@@ -222,9 +222,9 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
     ) -> Prediction | None:
         """Run a model on an input (1, height, width, channels) uint8, on the device that the engine chooses. Blocks.
 
-        Returns None if the CPU is to run the input, in the worker process that has the image; the CPU may still be
-        starting. Raises the exceptions of `next_device`. Also raises BackendProblem if this input ended several
-        processes, and ValueError for an input that does not fit the model.
+        Returns None if the engine chooses the CPU. The caller then lets the worker process that has the image run the
+        input. The self-test of the CPU may not have ended yet. Raises the exceptions of `next_device`, BackendProblem if
+        this input ended several processes, and ValueError for an input that does not fit the model.
         """
         spec = model.manifest.input
         shape = (1, spec.height, spec.width, spec.channels)

@@ -51,7 +51,7 @@ class StudyData:
 
 @recipe_table
 class PruningRunRecipe(PruneRecipe):
-    """A pruning run of a study: five settings, each with a law (see *Laws*), stop rules, and the first network.
+    """A pruning run of a study: the first network, stop rules, and five settings. A law sets each setting (see *Laws*).
 
     The keys batch_size, epochs, learning_rate, cut_off and minimum_channels are laws, as in the table prune of a
     classifier's recipe.

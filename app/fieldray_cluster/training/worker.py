@@ -137,7 +137,7 @@ def run_training_worker(spec: WorkerSpec) -> WorkerResult:
 
 
 def compute_gradients(spec: WorkerSpec, *, encryption: ssl.SSLContext | None = None) -> WorkerResult:
-    """Compute all gradients of a worker that a training lacks, and send these gradients to the parameter servers.
+    """Compute all gradients of a worker that are still missing, and send them to the parameter servers.
 
     The worker continues after the last gradient that the servers have applied, up to the last epoch.
     `encryption` is the cluster's TLS context; None for unencrypted connections.
