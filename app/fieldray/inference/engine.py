@@ -223,8 +223,10 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         """Run a model on an input (1, height, width, channels) uint8, on the device that the engine chooses. Blocks.
 
         Returns None if the engine chooses the CPU. The caller then lets the worker process that has the image run the
-        input. The self-test of the CPU may not have ended yet. Raises the exceptions of `next_device`, BackendProblem if
-        this input ended several processes, and ValueError for an input that does not fit the model.
+        input. The self-test of the CPU may not have ended yet.
+
+        Raises the exceptions of `next_device`, BackendProblem if this input ended several processes, and ValueError for
+        an input that does not fit the model.
         """
         spec = model.manifest.input
         shape = (1, spec.height, spec.width, spec.channels)

@@ -47,8 +47,8 @@ from fieldray_cluster.workflow.tasks import (
     Outcome,
     Status,
     TaskSpec,
+    path_of_folder_check_file,
     read_events,
-    run_folder_check_file,
     running_outcome,
 )
 
@@ -261,14 +261,14 @@ def open_workflow_run(workflow: Workflow, path: Path, *, say: LineHandler) -> It
                 raise storage_problem(error, folder) from error
         for left in _drivers(workflow.run):  # files that killed drivers left behind
             left.unlink(missing_ok=True)
-        write_atomically(run_folder_check_file(stop), b"")
+        write_atomically(path_of_folder_check_file(stop), b"")
         write_atomically(workflow.run / RECIPE_COPY_FILE_NAME, path.read_bytes())
         try:
             yield WorkflowRun(
                 workflow=workflow, recipe_folder=path.resolve().parent, journal=journal, stop_file=stop, say=say
             )
         finally:
-            run_folder_check_file(stop).unlink(missing_ok=True)
+            path_of_folder_check_file(stop).unlink(missing_ok=True)
 
 
 def cancel_run(path: Path) -> None:
@@ -285,7 +285,7 @@ def cancel_run(path: Path) -> None:
 
 
 def _drivers(run: Path) -> list[Path]:
-    return list((run / _STOPS).glob(run_folder_check_file(Path("*")).name))
+    return list((run / _STOPS).glob(path_of_folder_check_file(Path("*")).name))
 
 
 def is_running(run: Path) -> bool:

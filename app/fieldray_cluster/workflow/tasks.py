@@ -287,7 +287,7 @@ def check_node(run_folder: Path) -> Reason | None:
     )
 
 
-def run_folder_check_file(stop_file: Path) -> Path:
+def path_of_folder_check_file(stop_file: Path) -> Path:
     """Return the path of a file by which a worker recognises the right run folder, next to the file `stop_file`.
 
     The process that runs the workflow writes this file. A worker that does not find the file sees a wrong folder, for
@@ -316,7 +316,7 @@ def perform_task(spec: TaskSpec) -> TaskResult:
 
 
 def _sees_run(spec: TaskSpec) -> bool:
-    return (spec.run_folder / JOURNAL_FILE_NAME).is_file() and run_folder_check_file(spec.stop_file).is_file()
+    return (spec.run_folder / JOURNAL_FILE_NAME).is_file() and path_of_folder_check_file(spec.stop_file).is_file()
 
 
 def _unable(spec: TaskSpec, node: str, began: float, why: Reason) -> TaskResult:

@@ -32,9 +32,9 @@ from fieldray_cluster.workflow.tasks import (
     Outcome,
     TaskResult,
     TaskSpec,
+    path_of_folder_check_file,
     perform_task,
     read_events,
-    run_folder_check_file,
 )
 from program import python
 from waiting import wait_for
@@ -61,7 +61,7 @@ def begun(folder: Path) -> Iterator[Journal]:
     """Make the files of a run that its driver keeps. `spec_in` makes its tasks."""
     folder.mkdir(exist_ok=True)
     with Journal(folder) as journal:
-        run_folder_check_file(folder / "stop").touch()
+        path_of_folder_check_file(folder / "stop").touch()
         yield journal
 
 
