@@ -260,7 +260,7 @@ def test_a_host_that_is_busy_with_other_work_is_named(
 def test_unreachable_servers_are_named(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
-    monkeypatch.setattr(session, "start_server", lambda *_, **__: ("127.0.0.1", port))
+    monkeypatch.setattr(session, "start_parameter_server", lambda *_, **__: ("127.0.0.1", port))
     with pytest.raises(EnvironmentProblem, match=r"store the network's weights cannot be reached \(127\.0\.0\.1\)"):
         list(_epochs(client, ALONE, task_in(tmp_path)))
 
