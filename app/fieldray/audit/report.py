@@ -385,7 +385,7 @@ _ROUNDING: Final = 1e-9
 class ScreeningPrices:
     """Prices of screening per unit (image, examination or patient), 0 or more, all in one currency.
 
-    screening             price of screening one unit
+    screening_price       price of screening one unit
     test_price            price of testing one referred unit
     second_reading_price  price of a second reading of one unit in the uncertain zone, referred or not
     """
@@ -469,7 +469,7 @@ def threshold_plan(
 ) -> ThresholdPlan | None:
     """Compute the threshold plan of an audit; None if every unit has the condition, or if no unit has the condition.
 
-    thresholds  thresholds to include besides the scores of the units
+    points      thresholds to include besides the scores of the units
     base_point  the operating point whose uncertain zone is moved to each threshold; None for no zone
     prevalence  share with the condition among the patients to be screened, 0..1, exclusive
 

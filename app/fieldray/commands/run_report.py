@@ -201,10 +201,10 @@ class PackSummary:
 class RunReport:
     """The console output of one run, for a person or a program.
 
-    emit      receives the JSON lines; None without `--json`
-    models    the packs, in the order of the run
-    has_list  whether the work list is printed at the end
-    watches   whether folders are watched. If so, and `emit` is None, a line for each result is printed at once
+    emit              receives the JSON lines; None without `--json`
+    models            the packs, in the order of the run
+    prints_work_list  whether the work list is printed at the end
+    watches           whether folders are watched. If so, and `emit` is None, a line for each result is printed at once
     """
 
     def __init__(

@@ -238,7 +238,7 @@ class Folder:
     def __init__(self, path: Path, entries: Sequence[tuple[str, bool]] = ()) -> None:
         """Make a folder object from a listing. Raises OSError.
 
-        remaining_entries  name of each entry, and whether the entry is a folder
+        entries  name of each entry, and whether the entry is a folder
         """
         self.path = path
         kept = [entry for entry in entries if not is_system_name(entry[0])]
@@ -247,7 +247,7 @@ class Folder:
         self.recycle_bins = list(filter(is_recycle_bin, left_out))
         self.hidden = sum(map(_may_be_image, left_out))
         self._left = sorted(kept, reverse=True)
-        status = os.stat(path)  # noqa: PTH116 - as in `is_lost`
+        status = os.stat(path)  # noqa: PTH116 - as in `is_gone_or_replaced`
         self._device, self._number = status.st_dev, status.st_ino
 
     @functools.cached_property
